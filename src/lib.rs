@@ -1,0 +1,21 @@
+//! Homing: a KV-cache-aware L7 load balancer for fleets of vLLM servers.
+//!
+//! The pure core ([`prefix`], [`openai`], [`scheduling`], [`sim::engine`]) takes time, randomness and
+//! state as arguments; the shell ([`proxy`], [`datalayer`], [`admin`], [`lifecycle`]) holds the sockets
+//! and the clocks.
+
+pub mod admin;
+pub mod cli;
+pub mod config;
+pub mod datalayer;
+pub mod kv_events;
+pub mod lifecycle;
+pub mod openai;
+pub mod pool;
+pub mod prefix;
+pub mod proxy;
+pub mod scheduling;
+pub mod sim;
+pub mod telemetry;
+pub mod time;
+pub mod tokens;

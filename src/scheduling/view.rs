@@ -1,0 +1,110 @@
+//! The values that scheduling reads and returns.
+
+use crate::prefix::EndpointId;
+use smallvec::SmallVec;
+
+/// What scheduling knows of one request.
+#[derive(Clone, Debug, Default)]
+pub struct RequestView<'a> {
+    /// Model name as the client sent it; empty when the body names none.
+    pub model: &'a str,
+    /// Prompt length L in tokens: exact for token ids, otherwise estimated from bytes; 0 when unkeyed.
+    pub prompt_tokens: u32,
+    /// False for requests that carry no prompt (or an unreadable one): they are routed by load alone.
+    pub keyed: bool,
+    /// The client's bound on the completion, if it set one.
+    pub max_output_tokens: Option<u32>,
+    /// Hash of the session header's value, when the client sent one.
+    pub session: Option<u64>,
+    /// The request must not go to these endpoints (already tried, or over `max_inflight`).
+    pub exclude: &'a [EndpointId],
+}
+
+/// Gauges from the engine's `/metrics`, each `None` when it was never seen or is stale:
+/// unknown is neutral, never best.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Scraped {
+    /// `vllm:num_requests_waiting`.
+    pub waiting: Option<f64>,
+    /// `vllm:num_requests_running`.
+    pub running: Option<f64>,
+    /// `vllm:kv_cache_usage_perc`, 0..=1.
+    pub kv_usage: Option<f64>,
+}
+
+/// One candidate as a decision sees it. All own counts include requests that were picked but not yet sent.
+#[derive(Clone, Copy, Debug)]
+pub struct EndpointView<'a> {
+    pub id: EndpointId,
+    pub name: &'a str,
+    /// Cached prefix tokens h(e) that the engine can reuse: whole engine blocks, at most `prompt_tokens - 1`.
+    pub match_tokens: u32,
+    /// Share of the prompt's content that this endpoint is believed to hold, 0..=1, partial tail included:
+    /// it may pull a short prompt home, but is never reported as matched blocks.
+    pub match_ratio: f64,
+    pub scraped: Scraped,
+    /// The gateway's own in-flight requests N(e).
+    pub inflight: u32,
+    /// Uncached prompt tokens sent there and not yet at their first byte, P(e).
+    pub pending_prefill_tokens: u64,
+    /// Context tokens (prompt + expected output so far) of in-flight requests, A(e).
+    pub active_tokens: u64,
+    /// KV capacity in tokens (`num_gpu_blocks x block_size`), if known.
+    pub capacity_tokens: Option<u64>,
+    /// Seconds since the endpoint became ready; slow start uses it. Infinity in steady state.
+    pub ready_for_s: f64,
+}
+
+/// Why the request went where it went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DecisionKind {
+    /// Some candidate's match saves enough to be worth going home.
+    Warm,
+    /// A prompt that nobody holds.
+    Cold,
+    /// No prompt to key on: by load.
+    Unkeyed,
+}
+
+impl DecisionKind {
+    /// The word used in headers, metrics and logs.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Warm => "warm",
+            Self::Cold => "cold",
+            Self::Unkeyed => "unkeyed",
+        }
+    }
+}
+
+/// One candidate of a decision with what it was worth.
+#[derive(Clone, Debug)]
+pub struct Scored {
+    pub id: EndpointId,
+    /// Total score (higher is better) or cost in seconds (lower is better): see [`Decision::lower_is_better`].
+    pub total: f64,
+    /// One value per name in [`Decision::term_names`].
+    pub terms: SmallVec<[f64; 6]>,
+    pub match_tokens: u32,
+}
+
+/// The outcome of scheduling one request: a value that feeds headers, logs, admin pages and metrics.
+#[derive(Clone, Debug)]
+pub struct Decision {
+    pub kind: DecisionKind,
+    /// What the numbers mean: the preset's or policy's name.
+    pub policy: &'static str,
+    pub lower_is_better: bool,
+    pub term_names: &'static [&'static str],
+    /// Best first; a retry takes the next one. Empty when no candidate is left.
+    pub ranked: Vec<Scored>,
+    /// Candidates that a filter removed, with the filter's reason.
+    pub filtered: Vec<(EndpointId, &'static str)>,
+}
+
+impl Decision {
+    /// The endpoint to send to first.
+    pub fn chosen(&self) -> Option<&Scored> {
+        self.ranked.first()
+    }
+}
