@@ -2,6 +2,7 @@
 
 use crate::prefix::EndpointId;
 use smallvec::SmallVec;
+use std::sync::Arc;
 
 /// What scheduling knows of one request.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +50,9 @@ pub struct EndpointView<'a> {
     pub pending_prefill_tokens: u64,
     /// Context tokens (prompt + expected output so far) of in-flight requests, A(e).
     pub active_tokens: u64,
+    /// Prompt tokens that the prefix index believes this endpoint holds, in use or not. Cache content, which
+    /// `kv_usage` is not: an idle engine reports usage 0 with a cache full of reusable blocks.
+    pub cached_tokens: u64,
     /// KV capacity in tokens (`num_gpu_blocks x block_size`), if known.
     pub capacity_tokens: Option<u64>,
     /// Seconds since the endpoint became ready; slow start uses it. Infinity in steady state.
@@ -95,10 +99,12 @@ pub struct Decision {
     /// What the numbers mean: the preset's or policy's name.
     pub policy: &'static str,
     pub lower_is_better: bool,
-    pub term_names: &'static [&'static str],
+    /// Shared with the scheduler: configured plugins make the list, so it is not static.
+    pub term_names: Arc<[&'static str]>,
     /// Best first; a retry takes the next one. Empty when no candidate is left.
     pub ranked: Vec<Scored>,
-    /// Candidates that a filter removed, with the filter's reason.
+    /// Candidates that were set aside, with the reason. One that only a preference (an affinity filter) set
+    /// aside still stands in `ranked`, after all others, so that a retry can reach it.
     pub filtered: Vec<(EndpointId, &'static str)>,
 }
 
