@@ -1,0 +1,212 @@
+//! The configuration file's shape. One doc comment per key: they become the hover texts of the JSON
+//! Schema and the comments of the generated reference, so they speak to the operator.
+//!
+//! Defaults live in the `Default` implementations and nowhere else.
+
+mod pool;
+mod scheduling;
+
+pub use pool::{
+    Auto, Endpoint, Health, KvEvents, Metrics, Pool, PrefixCache, PrefixSource, Timeouts, Tokenizer,
+};
+pub use scheduling::{
+    AffinityFilter, Choice, DEFAULT_PRESET, Plugin, PluginKind, PluginRole, PluginType, Preset, Scheduling,
+    SessionAffinity, TokenLoad,
+};
+
+use super::address::{ListenAddresses, listen_schema};
+use super::units::{ByteSize, Period};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+/// Configuration of the Homing gateway.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Data port: where clients connect. One address or a list.
+    pub listen: ListenAddresses,
+    /// Admin port: metrics, health, explain and the dashboard.
+    pub admin: Admin,
+    /// Worker threads of the data port. Default: one per core.
+    pub threads: Option<NonZeroUsize>,
+    /// Bounds on what clients may send.
+    pub limits: Limits,
+    /// When responses carry the `x-homing-*` headers that tell where a request went and why.
+    pub response_headers: ResponseHeaders,
+    /// One JSON line per request. Prompt text is never written.
+    pub access_log: AccessLog,
+    /// What happens on SIGTERM.
+    pub shutdown: Shutdown,
+    /// The index of which endpoint holds which prompt prefix.
+    pub prefix_index: PrefixIndex,
+    /// The pools: each a set of endpoints that serve the same models.
+    pub pools: Vec<Pool>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: ListenAddresses(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))]),
+            admin: Admin::default(),
+            threads: None,
+            limits: Limits::default(),
+            response_headers: ResponseHeaders::default(),
+            access_log: AccessLog::default(),
+            shutdown: Shutdown::default(),
+            prefix_index: PrefixIndex::default(),
+            pools: Vec::new(),
+        }
+    }
+}
+
+/// The admin port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Admin {
+    /// Address of the admin port. It can drain endpoints and asks for no password: keep it on loopback.
+    #[schemars(schema_with = "listen_schema")]
+    pub listen: SocketAddr,
+}
+
+impl Default for Admin {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9901)),
+        }
+    }
+}
+
+/// Bounds on what clients may send.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Largest request body. Larger: 413.
+    pub request_body: ByteSize,
+    /// Largest request head (request line and headers). Larger: 431.
+    pub request_headers: ByteSize,
+    /// Longest wait for a complete request head. Longer: 408.
+    pub headers_timeout: Period,
+    /// Longest wait between two reads of a request body. Longer: 408.
+    pub body_timeout: Period,
+    /// Bytes of request bodies held in memory at a time, over all clients. What does not fit is answered
+    /// 503 with Retry-After.
+    pub buffered_bodies: ByteSize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            request_body: ByteSize::mib(32),
+            request_headers: ByteSize::kib(64),
+            headers_timeout: Period::from_secs(10),
+            body_timeout: Period::from_secs(30),
+            buffered_bodies: ByteSize::mib(1024),
+        }
+    }
+}
+
+/// When responses carry the `x-homing-*` headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ResponseHeaders {
+    /// Never.
+    Off,
+    /// When the request carries `x-homing-explain: 1`.
+    #[default]
+    OnRequest,
+    /// On every response.
+    Always,
+}
+
+/// The access log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct AccessLog {
+    /// Where the lines go: `off`, `stderr`, `stdout` or the path of a file that is appended to.
+    pub to: AccessLogTarget,
+    /// Share of requests that are written, from 0 to 1. Errors are always written.
+    #[schemars(range(min = 0, max = 1))]
+    pub sample: f64,
+}
+
+impl Default for AccessLog {
+    fn default() -> Self {
+        Self {
+            to: AccessLogTarget::Stderr,
+            sample: 1.0,
+        }
+    }
+}
+
+/// Where access log lines go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(from = "String", into = "String")]
+#[schemars(inline, with = "String")]
+pub enum AccessLogTarget {
+    /// Nowhere.
+    Off,
+    /// Standard error, among the gateway's own log.
+    Stderr,
+    /// Standard output.
+    Stdout,
+    /// Appended to this file.
+    File(PathBuf),
+}
+
+impl From<String> for AccessLogTarget {
+    fn from(text: String) -> Self {
+        match text.as_str() {
+            "off" => Self::Off,
+            "stderr" => Self::Stderr,
+            "stdout" => Self::Stdout,
+            _ => Self::File(text.into()),
+        }
+    }
+}
+
+impl From<AccessLogTarget> for String {
+    fn from(target: AccessLogTarget) -> Self {
+        match target {
+            AccessLogTarget::Off => "off".to_owned(),
+            AccessLogTarget::Stderr => "stderr".to_owned(),
+            AccessLogTarget::Stdout => "stdout".to_owned(),
+            AccessLogTarget::File(path) => path.to_string_lossy().into_owned(),
+        }
+    }
+}
+
+/// What happens on SIGTERM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Shutdown {
+    /// How long running responses may go on after SIGTERM before they are cut.
+    pub grace: Period,
+}
+
+impl Default for Shutdown {
+    fn default() -> Self {
+        Self {
+            grace: Period::from_secs(30),
+        }
+    }
+}
+
+/// The prefix index.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct PrefixIndex {
+    /// Memory of the whole index, over all pools; allocated once and never exceeded. When it is full, the
+    /// least recently used prefixes go first.
+    pub memory: ByteSize,
+}
+
+impl Default for PrefixIndex {
+    fn default() -> Self {
+        Self {
+            memory: ByteSize::mib(64),
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Pools: endpoints, how they are watched and how long they are waited for.
+
+use super::super::address::EndpointUrl;
+use super::super::units::Period;
+use super::Scheduling;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+/// A set of endpoints that serve the same models.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Pool {
+    /// Name in metrics, logs and the admin API. Must be unique.
+    pub name: String,
+    /// Model names that this pool serves, LoRA adapters included. Empty: every model that no other pool names.
+    pub models: Vec<String>,
+    /// The model servers.
+    pub endpoints: Vec<Endpoint>,
+    /// How the endpoints' metrics are read.
+    pub metrics: Metrics,
+    /// How the endpoints' health is checked.
+    pub health: Health,
+    /// How long endpoints are waited for.
+    pub timeouts: Timeouts,
+    /// How many other endpoints are tried after a failure, only before any response byte.
+    #[schemars(range(max = 100))]
+    pub retries: u32,
+    /// What is known of the endpoints' KV caches.
+    pub prefix_cache: PrefixCache,
+    /// Where the endpoints publish their KV cache events. Used with `prefix_cache.source: kv-events`.
+    pub kv_events: Option<KvEvents>,
+    /// Real tokens for text prompts. Without it, text is measured by an estimate that is learnt per model.
+    pub tokenizer: Option<Tokenizer>,
+    /// How an endpoint is chosen.
+    pub scheduling: Scheduling,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self {
+            name: "default".to_owned(),
+            models: Vec::new(),
+            endpoints: Vec::new(),
+            metrics: Metrics::default(),
+            health: Health::default(),
+            timeouts: Timeouts::default(),
+            retries: 2,
+            prefix_cache: PrefixCache::default(),
+            kv_events: None,
+            tokenizer: None,
+            scheduling: Scheduling::default(),
+        }
+    }
+}
+
+/// One model server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Endpoint {
+    /// Name in metrics, logs, headers and the admin API. Must be unique in the pool. Default: host:port of the url.
+    #[serde(default)]
+    pub name: String,
+    /// Base URL: scheme, host and port, such as http://10.0.0.7:8000.
+    pub url: EndpointUrl,
+    /// Free key: value pairs, shown by the admin API.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Overrides the pool's `kv_events.endpoint` for this endpoint.
+    #[serde(default)]
+    pub kv_events: Option<String>,
+    /// Overrides the pool's `kv_events.replay` for this endpoint.
+    #[serde(default)]
+    pub kv_replay: Option<String>,
+    /// Most requests in flight on this endpoint. Default: no bound.
+    #[serde(default)]
+    pub max_inflight: Option<NonZeroU32>,
+}
+
+/// How the endpoints' metrics are read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Metrics {
+    /// Path of the Prometheus page.
+    pub path: String,
+    /// Time between two reads of one endpoint.
+    pub interval: Period,
+    /// Longest wait for one read.
+    pub timeout: Period,
+    /// Values older than this count as unknown.
+    pub stale_after: Period,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            path: "/metrics".to_owned(),
+            interval: Period::from_millis(50),
+            timeout: Period::from_secs(1),
+            stale_after: Period::from_secs(2),
+        }
+    }
+}
+
+/// How the endpoints' health is checked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Health {
+    /// Path that answers 200 while the server is well.
+    pub path: String,
+    /// Time between two checks of one endpoint.
+    pub interval: Period,
+    /// Longest wait for one check.
+    pub timeout: Period,
+    /// Consecutive failed checks until an endpoint gets no more requests.
+    pub unhealthy_after: NonZeroU32,
+    /// Consecutive passed checks until it gets requests again.
+    pub healthy_after: NonZeroU32,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            path: "/health".to_owned(),
+            interval: Period::from_secs(1),
+            timeout: Period::from_secs(1),
+            unhealthy_after: NonZeroU32::MIN.saturating_add(1),
+            healthy_after: NonZeroU32::MIN,
+        }
+    }
+}
+
+/// How long endpoints are waited for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Timeouts {
+    /// For a connection to stand.
+    pub connect: Period,
+    /// Until the response headers. Long prefills and full queues need minutes.
+    pub first_byte: Period,
+    /// Between two reads of a response.
+    pub idle: Period,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            connect: Period::from_secs(1),
+            first_byte: Period::from_secs(600),
+            idle: Period::from_secs(300),
+        }
+    }
+}
+
+/// What is known of the endpoints' KV caches.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct PrefixCache {
+    /// Where the knowledge comes from.
+    pub source: PrefixSource,
+    /// Tokens per KV block. `auto` reads it from `vllm:cache_config_info`.
+    pub block_size: Auto<NonZeroU32>,
+    /// KV capacity of one endpoint in tokens. `auto` reads it from `vllm:cache_config_info`.
+    pub capacity: Auto<NonZeroU32>,
+}
+
+/// Where the knowledge of cached prefixes comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum PrefixSource {
+    /// Inferred from the requests that each endpoint was sent.
+    #[default]
+    Traffic,
+    /// Exact: the engines' own KV cache events.
+    KvEvents,
+}
+
+/// A number, or `auto` for the value that the endpoint itself reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Auto<T> {
+    /// The endpoint's own value.
+    #[default]
+    Auto,
+    /// This value, whatever the endpoint reports.
+    Value(T),
+}
+
+impl<T> Auto<T> {
+    /// The fixed value, if there is one.
+    pub fn value(self) -> Option<T> {
+        match self {
+            Self::Auto => None,
+            Self::Value(value) => Some(value),
+        }
+    }
+}
+
+/// Written form of [`Auto`].
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum AutoText<T> {
+    Word(AutoWord),
+    Value(T),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum AutoWord {
+    Auto,
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Auto<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(match AutoText::deserialize(deserializer)? {
+            AutoText::Word(AutoWord::Auto) => Self::Auto,
+            AutoText::Value(value) => Self::Value(value),
+        })
+    }
+}
+
+impl<T: Serialize> Serialize for Auto<T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Auto => AutoText::<&T>::Word(AutoWord::Auto).serialize(serializer),
+            Self::Value(value) => AutoText::Value(value).serialize(serializer),
+        }
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Auto<T> {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        format!("Auto_{}", T::schema_name()).into()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        let value = generator.subschema_for::<T>();
+        json_schema!({ "anyOf": [{ "const": "auto" }, value] })
+    }
+}
+
+/// Where the endpoints publish their KV cache events (vLLM's `--kv-events-config`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct KvEvents {
+    /// ZMQ address of the publisher; `{host}` stands for the endpoint's host.
+    pub endpoint: String,
+    /// ZMQ address that replays missed events; `{host}` stands for the endpoint's host. Default: no replay.
+    pub replay: Option<String>,
+    /// Topic to subscribe to. Empty: all.
+    pub topic: String,
+}
+
+impl Default for KvEvents {
+    fn default() -> Self {
+        Self {
+            endpoint: "tcp://{host}:5557".to_owned(),
+            replay: None,
+            topic: String::new(),
+        }
+    }
+}
+
+/// Real tokens for text prompts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Tokenizer {
+    /// A model's folder, or its tokenizer.json.
+    pub path: Option<PathBuf>,
+    /// Ask the endpoints' own `/tokenize` instead.
+    pub engine: bool,
+    /// Chat template file. Default: the one in the model's folder.
+    pub chat_template: Option<PathBuf>,
+}
