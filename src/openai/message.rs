@@ -1,0 +1,204 @@
+//! Messages and their parts in canonical form.
+
+use super::canon::{CLOSE, CONTENT, Canon, MESSAGE, OPEN, PromptSink};
+use super::json::{Elements, Members, Shape, shape, string_inside};
+use super::text::key_text;
+use smallvec::SmallVec;
+
+/// A hint to a provider's cache on a message, part or tool: it moves from turn to turn and is never rendered.
+const CACHE_CONTROL: &[u8] = b"cache_control";
+
+/// An object's members other than those that a form names, in body order.
+type OtherMembers<'a> = SmallVec<[(&'a [u8], &'a [u8]); 8]>;
+
+impl<S: PromptSink> Canon<'_, S> {
+    /// The messages of a conversation, or the items of a `/v1/responses` input.
+    pub(super) fn messages(&mut self, messages: &[u8]) {
+        Elements::of(messages).for_each(|message| self.message(message));
+    }
+
+    /// A message made of a role and a content that the API takes apart from the messages.
+    pub(super) fn lead_message(&mut self, role: &[u8], content: &[u8]) {
+        self.tag(MESSAGE);
+        self.put(role);
+        self.content(content);
+    }
+
+    /// The declarations of tools.
+    pub(super) fn tools(&mut self, tools: &[u8]) {
+        if shape(tools) != Shape::Array {
+            return self.json(tools);
+        }
+        for tool in Elements::of(tools) {
+            self.json_without(tool, &[CACHE_CONTROL]);
+        }
+    }
+
+    fn message(&mut self, message: &[u8]) {
+        if shape(message) != Shape::Object {
+            // No message starts so: it must not read as one more part of the message before.
+            self.put(&[MESSAGE, OPEN]);
+            return self.json(message);
+        }
+        let (mut role, mut content): (&[u8], &[u8]) = (&[], &[]);
+        let mut others = OtherMembers::new();
+        let mut scratch = SmallVec::new();
+        for (key, value) in Members::of(message) {
+            match key_text(key, &mut scratch) {
+                b"role" => role = value,
+                b"content" => content = value,
+                _ => others.push((key, value)),
+            }
+        }
+        self.tag(MESSAGE);
+        match string_inside(role) {
+            Some(role) => self.bare_text(role),
+            None if matches!(shape(role), Shape::Absent | Shape::Null) => {}
+            None => self.json(role),
+        }
+        for (key, value) in others {
+            self.message_field(key_text(key, &mut scratch), key, value);
+        }
+        self.content(content);
+    }
+
+    /// A member of a message other than role and content: name, tool calls, reasoning, and whatever comes to be.
+    fn message_field(&mut self, name: &[u8], key: &[u8], value: &[u8]) {
+        let empty = shape(value) == Shape::Null || Elements::is_empty_array(value);
+        match name {
+            CACHE_CONTROL => {}
+            // What clients that echo a whole response object send for "none".
+            b"tool_calls" | b"annotations" if empty => {}
+            _ if shape(value) == Shape::Null => {}
+            // An item of a `/v1/responses` input without a type is a message.
+            b"type" if value == b"\"message\"" => {}
+            // The result of a call in `/v1/responses`: text, or parts as in a message.
+            b"output" => {
+                self.field(key);
+                self.parts(value, 0);
+            }
+            _ => {
+                self.field(key);
+                self.json(value);
+            }
+        }
+    }
+
+    /// A content of none, null or no parts renders nothing, and is nothing here.
+    fn content(&mut self, content: &[u8]) {
+        if matches!(shape(content), Shape::Absent | Shape::Null) || Elements::is_empty_array(content) {
+            return;
+        }
+        self.tag(CONTENT);
+        self.parts(content, 0);
+    }
+
+    /// A string is one text part; a list is its parts; anything else is kept as it is.
+    fn parts(&mut self, content: &[u8], nesting: u8) {
+        match shape(content) {
+            Shape::Array => Elements::of(content).for_each(|part| self.part(part, nesting)),
+            _ => self.part(content, nesting),
+        }
+    }
+
+    fn part(&mut self, part: &[u8], nesting: u8) {
+        if let Some(inside) = string_inside(part) {
+            return self.text(inside);
+        }
+        if shape(part) != Shape::Object {
+            return self.json(part);
+        }
+        let view = PartView::of(part);
+        match view.kind() {
+            PartKind::Text(inside) => self.text(inside),
+            PartKind::Media => self.media(part, &[CACHE_CONTROL]),
+            PartKind::Holder(parts) if nesting == 0 => {
+                self.tag(OPEN);
+                self.json_without(part, &[CACHE_CONTROL, b"content"]);
+                self.parts(parts, nesting + 1);
+                self.tag(CLOSE);
+            }
+            PartKind::Holder(_) | PartKind::Unknown => self.json_without(part, &[CACHE_CONTROL]),
+        }
+    }
+}
+
+/// What the engine does with a part.
+enum PartKind<'a> {
+    /// Renders this text, and nothing besides.
+    Text(&'a [u8]),
+    /// Renders place holders and runs an encoder on the data.
+    Media,
+    /// A tool's result, whose content is made of parts again.
+    Holder(&'a [u8]),
+    Unknown,
+}
+
+/// The members of a part that tell its kind.
+#[derive(Default)]
+struct PartView<'a> {
+    kind: &'a [u8],
+    text: &'a [u8],
+    content: &'a [u8],
+    /// A member named like a media type, which makes it one without a `type` too.
+    media_member: bool,
+    /// A member that a plain text part does not have.
+    other_member: bool,
+}
+
+impl<'a> PartView<'a> {
+    fn of(part: &'a [u8]) -> Self {
+        let mut view = Self::default();
+        let mut scratch = SmallVec::new();
+        for (key, value) in Members::of(part) {
+            match key_text(key, &mut scratch) {
+                b"type" => view.kind = value,
+                b"text" => view.text = value,
+                CACHE_CONTROL => continue,
+                b"content" => (view.content, view.other_member) = (value, true),
+                // What a response's text part has for "none" when a client sends it back.
+                b"annotations" | b"logprobs"
+                    if shape(value) == Shape::Null || Elements::is_empty_array(value) => {}
+                key => {
+                    view.media_member |= is_media(key);
+                    view.other_member = true;
+                }
+            }
+        }
+        view
+    }
+
+    fn kind(&self) -> PartKind<'a> {
+        let kind = string_inside(self.kind);
+        match (kind, string_inside(self.text)) {
+            (Some(b"text" | b"input_text" | b"output_text"), Some(text)) if !self.other_member => {
+                PartKind::Text(text)
+            }
+            (Some(b"tool_result"), _) => PartKind::Holder(self.content),
+            (Some(kind), _) if is_media(kind) => PartKind::Media,
+            (None, _) if self.media_member => PartKind::Media,
+            _ => PartKind::Unknown,
+        }
+    }
+}
+
+fn is_media(word: &[u8]) -> bool {
+    matches!(
+        word,
+        b"image_url"
+            | b"input_image"
+            | b"image"
+            | b"image_pil"
+            | b"image_embeds"
+            | b"input_audio"
+            | b"audio_url"
+            | b"audio"
+            | b"audio_embeds"
+            | b"video_url"
+            | b"input_video"
+            | b"video"
+            | b"file"
+            | b"input_file"
+            | b"document"
+    )
+}
