@@ -1,1 +1,3 @@
-//! (in work)
+//! A simulated vLLM server: a pure engine model, and the HTTP server that runs it in real time.
+
+pub mod engine;
