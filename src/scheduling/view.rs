@@ -1,6 +1,6 @@
 //! The values that scheduling reads and returns.
 
-use crate::prefix::EndpointId;
+use crate::prefix::{BlockHash, EndpointId};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -15,6 +15,9 @@ pub struct RequestView<'a> {
     pub keyed: bool,
     /// The client's bound on the completion, if it set one.
     pub max_output_tokens: Option<u32>,
+    /// Chained hash of the prompt's first blocks, at most [`PREFIX_KEY_BLOCKS`](super::PREFIX_KEY_BLOCKS) of
+    /// them: what consistent-hash policies place by. `None` when the prompt has no whole block.
+    pub prefix_key: Option<BlockHash>,
     /// Hash of the session header's value, when the client sent one.
     pub session: Option<u64>,
     /// The request must not go to these endpoints (already tried, or over `max_inflight`).
@@ -57,6 +60,25 @@ pub struct EndpointView<'a> {
     pub capacity_tokens: Option<u64>,
     /// Seconds since the endpoint became ready; slow start uses it. Infinity in steady state.
     pub ready_for_s: f64,
+}
+
+impl<'a> EndpointView<'a> {
+    /// An endpoint in steady state that holds nothing, does nothing, and of which nothing was scraped.
+    pub fn idle(id: EndpointId, name: &'a str) -> Self {
+        Self {
+            id,
+            name,
+            match_tokens: 0,
+            match_ratio: 0.0,
+            scraped: Scraped::default(),
+            inflight: 0,
+            pending_prefill_tokens: 0,
+            active_tokens: 0,
+            cached_tokens: 0,
+            capacity_tokens: None,
+            ready_for_s: f64::INFINITY,
+        }
+    }
 }
 
 /// Why the request went where it went.

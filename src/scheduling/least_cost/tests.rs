@@ -1,0 +1,86 @@
+use super::super::recency::Recency;
+use super::super::testing::{endpoint, prompt};
+use super::super::view::RequestView;
+use super::*;
+
+fn decide(req: &RequestView, views: &[EndpointView]) -> Decision {
+    let least_cost = LeastCost::new(LeastCostParameters::default());
+    let recency = Recency::default();
+    let field = Field::new(req, 100.0, views, &recency, 3);
+    least_cost.decide(Mono::ZERO, field, &TERMS.into())
+}
+
+fn term(decision: &Decision, id: u16, name: &str) -> f64 {
+    let scored = decision
+        .ranked
+        .iter()
+        .find(|scored| scored.id == EndpointId(id))
+        .unwrap();
+    scored.terms[decision.term_names.iter().position(|term| *term == name).unwrap()]
+}
+
+fn close(actual: f64, expected: f64) {
+    assert!(
+        (actual - expected).abs() <= 1e-9 + expected.abs() * 1e-9,
+        "{actual} for {expected}"
+    );
+}
+
+#[test]
+fn every_term_adds_up_by_hand() {
+    let view = EndpointView {
+        match_tokens: 6000,
+        pending_prefill_tokens: 4192,
+        active_tokens: 88_000,
+        inflight: 10,
+        cached_tokens: 50_000,
+        ..endpoint(0)
+    };
+    let decision = decide(&prompt(10_000), &[view]);
+    let decode_step = 5.2e-8 * 88_000.0 + 2e-5 * 10.0;
+    close(term(&decision, 0, "wait"), 4.31e-5 * 4192.0);
+    // 10,000^2 - 6,000^2 = 64e6.
+    close(term(&decision, 0, "prefill"), 4.31e-5 * 4000.0 + 1.4e-9 * 64e6);
+    // 4192 + 4000 tokens are one step of 8192, and the last one.
+    close(term(&decision, 0, "drag"), 2.0 * (0.0155 + decode_step));
+    close(term(&decision, 0, "eviction"), 0.25 * 4.31e-5 * 4000.0 * 0.5);
+    // (88,000 + 10,000 + 100) / 100,000 - 0.9.
+    close(term(&decision, 0, "overflow"), 20.0 * 0.081);
+    close(term(&decision, 0, "decode"), 0.05 * 100.0 * decode_step);
+    close(decision.ranked[0].total, decision.ranked[0].terms.iter().sum());
+}
+
+#[test]
+fn an_unknown_capacity_counts_as_the_mean_of_the_known() {
+    let loaded = |id, capacity_tokens| EndpointView {
+        active_tokens: 100_000,
+        cached_tokens: 50_000,
+        capacity_tokens,
+        ..endpoint(id)
+    };
+    let views = [loaded(0, Some(50_000)), loaded(1, Some(150_000)), loaded(2, None)];
+    let decision = decide(&prompt(1000), &views);
+    close(term(&decision, 2, "overflow"), 20.0 * (1.011 - 0.9));
+    let unknown = decide(&prompt(1000), &[loaded(0, None), loaded(1, None)]);
+    assert_eq!(term(&unknown, 0, "overflow"), 0.0);
+    assert_eq!(term(&unknown, 0, "eviction"), 0.0);
+}
+
+#[test]
+fn home_is_left_when_its_queue_costs_more_than_the_miss() {
+    let choice = |pending_prefill_tokens| {
+        let home = EndpointView {
+            match_tokens: 8000,
+            pending_prefill_tokens,
+            ..endpoint(1)
+        };
+        decide(&prompt(10_000), &[endpoint(0), home])
+            .chosen()
+            .unwrap()
+            .id
+            .0
+    };
+    assert_eq!(choice(0), 1);
+    assert_eq!(choice(6000), 1);
+    assert_eq!(choice(12_000), 0);
+}
