@@ -1,4 +1,26 @@
 //! Block hashes and the lock-free prefix index.
+//!
+//! [`ChainHasher`] turns a prompt into a chain of [`BlockHash`]es, [`PrefixIndex`] knows which endpoint holds which
+//! of them. `table` is the shared hash table, `ring` the recency of one endpoint's blocks, `owner` what is done
+//! under one endpoint's lock, `budget` the arithmetic of the memory bound.
+
+mod bits;
+mod budget;
+mod hash;
+mod index;
+mod owner;
+mod ring;
+mod table;
+#[cfg(test)]
+mod tests;
+
+/// The atomics of `table`; its loom model puts loom's here.
+mod atomic {
+    pub(super) use std::sync::atomic::{AtomicU64, Ordering};
+}
+
+pub use hash::{Chain, ChainHasher, Chunking, PromptKeys, block_hash, seed};
+pub use index::{PrefixIndex, Provisional};
 
 /// Names one endpoint incarnation in the prefix index and in scheduling; `0..MAX_ENDPOINTS`, reused after release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

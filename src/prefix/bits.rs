@@ -1,0 +1,42 @@
+//! A set of a chain's block numbers.
+
+use smallvec::SmallVec;
+
+/// Holds 256 blocks without an allocation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Bits(SmallVec<[u64; 4]>);
+
+impl Bits {
+    pub(super) fn new(len: usize) -> Self {
+        Self(SmallVec::from_elem(0, len.div_ceil(64)))
+    }
+
+    pub(super) fn set(&mut self, bit: usize) {
+        self.0[bit / 64] |= 1 << (bit % 64);
+    }
+
+    pub(super) fn set_to(&mut self, bit: usize, value: bool) {
+        let mask = 1 << (bit % 64);
+        self.0[bit / 64] = (self.0[bit / 64] & !mask) | (u64::from(value) * mask);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.iter().all(|&word| word == 0)
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// The numbers in the set, the greatest first.
+    pub(super) fn descending(&self) -> impl Iterator<Item = usize> {
+        self.0.iter().enumerate().rev().flat_map(|(index, &word)| {
+            let mut left = word;
+            std::iter::from_fn(move || {
+                let bit = left.checked_ilog2()?;
+                left ^= 1 << bit;
+                Some(index * 64 + bit as usize)
+            })
+        })
+    }
+}

@@ -1,0 +1,249 @@
+//! What one endpoint owns, under its lock: the only writer of its words in the table.
+
+use super::BlockHash;
+use super::bits::Bits;
+use super::ring::{Ring, span_limit};
+use super::table::{BATCH, Claim, Claimed, Entry, Table};
+
+/// Sweep steps per block written once the ring has many vacancies. A sweep over the 1.5 x capacity positions
+/// that start it ends within 0.375 x capacity writes, well before the ring reaches its limit of twice the capacity.
+const SWEEP_STEPS: usize = 4;
+
+#[derive(Debug)]
+pub(super) struct Owner {
+    id: u16,
+    ring: Ring,
+    blocks: usize,
+    capacity: usize,
+    /// Names the life of the engine behind the endpoint; 0 while the id is free.
+    incarnation: u64,
+    /// Undone stores.
+    undos: u64,
+}
+
+impl Owner {
+    pub(super) fn new(id: u16) -> Self {
+        Self {
+            id,
+            ring: Ring::new(),
+            blocks: 0,
+            capacity: 0,
+            incarnation: 0,
+            undos: 0,
+        }
+    }
+
+    pub(super) fn blocks(&self) -> usize {
+        self.blocks
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub(super) fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    pub(super) fn undos(&self) -> u64 {
+        self.undos
+    }
+
+    pub(super) fn ring_bytes(&self) -> usize {
+        self.ring.bytes()
+    }
+
+    /// Makes every earlier [`super::Provisional`] of this endpoint void.
+    pub(super) fn begin_incarnation(&mut self, incarnation: u64) {
+        self.incarnation = incarnation;
+    }
+
+    /// Makes every block of `chain` (as many from its head as the capacity allows) owned and most recent, the head
+    /// more recent than the tail. Returns which of them are provisional: new, or not confirmed by anyone yet.
+    ///
+    /// Positions in the ring are reserved for the whole chain, then blocks already owned are touched, then room
+    /// is made, then the others are added: so no block of the chain is evicted to make room for another, and
+    /// the capacity is not exceeded for a moment.
+    pub(super) fn store(&mut self, table: &Table, chain: &[BlockHash], provisional: bool) -> Bits {
+        let chain = &chain[..chain.len().min(self.capacity)];
+        self.make_room_in_ring(table, chain.len());
+        let write = Write {
+            first: self.ring.reserve(chain.len()),
+            len: chain.len(),
+            provisional,
+        };
+        let mut open = Bits::new(chain.len());
+        let missing = self.touch(table, chain, write, &mut open);
+        let missing_count = missing.count();
+        if missing_count > 0 {
+            self.evict_down_to(table, self.capacity - missing_count);
+            self.add(table, chain, write, &missing, &mut open);
+        }
+        open
+    }
+
+    /// Confirms the blocks of `chain` that are set in `open`.
+    pub(super) fn confirm(&mut self, table: &Table, chain: &[BlockHash], open: &Bits) {
+        for entry in open
+            .descending()
+            .filter_map(|block| self.find(table, *chain.get(block)?))
+        {
+            table.restamp(entry, entry.stamp(), false);
+        }
+    }
+
+    /// Removes the blocks of `chain` that are set in `open` and still provisional.
+    pub(super) fn undo(&mut self, table: &Table, chain: &[BlockHash], open: &Bits) {
+        self.undos += 1;
+        for block in open.descending() {
+            let entry = chain.get(block).and_then(|&hash| self.find(table, hash));
+            if let Some(entry) = entry.filter(Entry::is_provisional) {
+                self.drop_entry(table, entry);
+            }
+        }
+    }
+
+    /// Removes every block of `hashes` that is owned; returns how many were.
+    pub(super) fn remove(&mut self, table: &Table, hashes: &[BlockHash]) -> usize {
+        let before = self.blocks;
+        for &hash in hashes {
+            if let Some(entry) = self.find(table, hash) {
+                self.drop_entry(table, entry);
+            }
+        }
+        before - self.blocks
+    }
+
+    /// Sets the capacity, or comes closer to it by at most `steps` evictions; false while there is more to do.
+    pub(super) fn approach_capacity(&mut self, table: &Table, capacity: usize, steps: usize) -> bool {
+        self.capacity = capacity.max(self.blocks.saturating_sub(steps));
+        self.evict_down_to(table, self.capacity);
+        self.make_room_in_ring(table, 0);
+        if self.capacity == capacity {
+            self.ring.shrink();
+        }
+        self.capacity == capacity
+    }
+
+    /// Drops everything.
+    pub(super) fn clear(&mut self, table: &Table) {
+        self.evict_down_to(table, 0);
+    }
+
+    /// Every word of the endpoint, the oldest first.
+    #[cfg(test)]
+    pub(super) fn entries(&self, table: &Table) -> Vec<Entry> {
+        let recall = |(position, record)| {
+            table
+                .recall(record, self.id, position)
+                .expect("the ring is exact")
+        };
+        self.ring.records().map(recall).collect()
+    }
+
+    fn find(&self, table: &Table, hash: BlockHash) -> Option<Entry> {
+        table.find(table.key(hash), self.id)
+    }
+
+    fn touch(&mut self, table: &Table, chain: &[BlockHash], write: Write, open: &mut Bits) -> Bits {
+        let mut missing = Bits::new(chain.len());
+        let mut end = chain.len();
+        for batch in chain.rchunks(BATCH) {
+            let keys = table.warmed_keys(batch);
+            end -= batch.len();
+            for (offset, key) in keys.into_iter().enumerate().rev() {
+                match table.find(key, self.id) {
+                    Some(entry) => self.renew(table, entry, end + offset, write, open),
+                    None => missing.set(end + offset),
+                }
+            }
+        }
+        missing
+    }
+
+    fn add(&mut self, table: &Table, chain: &[BlockHash], write: Write, missing: &Bits, open: &mut Bits) {
+        for block in missing.descending() {
+            let stamp = write.position(block);
+            let claim = Claim {
+                owner: self.id,
+                stamp,
+                provisional: write.provisional,
+            };
+            match table.claim(table.key(chain[block]), claim) {
+                Claimed::New(record) => {
+                    self.ring.set(stamp, record);
+                    self.blocks += 1;
+                    open.set_to(block, write.provisional);
+                }
+                // The chain names a block twice.
+                Claimed::Owned(entry) => self.renew(table, entry, block, write, open),
+                Claimed::NoRoom => {}
+            }
+        }
+    }
+
+    fn renew(&mut self, table: &Table, entry: Entry, block: usize, write: Write, open: &mut Bits) {
+        let provisional = entry.is_provisional() && write.provisional;
+        open.set_to(block, provisional);
+        self.ring.vacate(entry.stamp());
+        self.ring.set(write.position(block), entry.record);
+        table.restamp(entry, write.position(block), provisional);
+    }
+
+    fn drop_entry(&mut self, table: &Table, entry: Entry) {
+        self.ring.vacate(entry.stamp());
+        table.vacate(entry);
+        self.blocks -= 1;
+    }
+
+    fn evict_down_to(&mut self, table: &Table, blocks: usize) {
+        while self.blocks > blocks && self.evict_oldest(table) {}
+    }
+
+    fn evict_oldest(&mut self, table: &Table) -> bool {
+        let Some((position, record)) = self.ring.pop() else {
+            return false;
+        };
+        if let Some(entry) = table.recall(record, self.id, position) {
+            table.vacate(entry);
+            self.blocks -= 1;
+        }
+        true
+    }
+
+    /// Sweeps a little for `count` writes if the ring has many vacancies, and for as long as it takes if they would
+    /// not fit: a sweep to the end leaves no vacancy, and twice the capacity has room for all blocks and a chain.
+    fn make_room_in_ring(&mut self, table: &Table, count: usize) {
+        let limit = span_limit(self.capacity);
+        if self.ring.span() > limit - limit / 4 {
+            self.sweep(table, count * SWEEP_STEPS);
+        }
+        while self.ring.span() + count > limit {
+            self.sweep(table, BATCH);
+        }
+    }
+
+    fn sweep(&mut self, table: &Table, steps: usize) {
+        for _ in 0..steps {
+            if let Some(moved) = self.ring.sweep()
+                && let Some(entry) = table.recall(moved.record, self.id, moved.from)
+            {
+                table.restamp(entry, moved.to, entry.is_provisional());
+            }
+        }
+    }
+}
+
+/// Where a store writes its records: the tail of the chain first, so that it is evicted first, as engines do.
+#[derive(Clone, Copy, Debug)]
+struct Write {
+    first: u64,
+    len: usize,
+    provisional: bool,
+}
+
+impl Write {
+    fn position(self, block: usize) -> u64 {
+        self.first + (self.len - 1 - block) as u64
+    }
+}

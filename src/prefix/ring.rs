@@ -1,0 +1,173 @@
+//! Exact recency of one endpoint's blocks: a ring of records, oldest first.
+//!
+//! A touch writes a new record at the end and vacates the old one, which the block's stamp (its position modulo
+//! [`STAMPS`]) leads to. Vacant positions are squeezed out a few at a time by a sweep that slides records
+//! towards the end, in order.
+
+use super::table::{Record, STAMPS};
+use std::collections::VecDeque;
+
+const SEGMENT: usize = 256;
+const SEGMENT_BYTES: usize = SEGMENT * size_of::<Record>();
+
+/// Positions that a ring for `blocks` blocks may span.
+pub(super) const fn span_limit(blocks: usize) -> usize {
+    2 * blocks + SEGMENT
+}
+
+/// Bytes on the heap that a ring of `span` positions takes at most: both ends may lie within a segment, and the
+/// list of segments grows by doubling.
+pub(super) const fn bytes_limit(span: usize) -> usize {
+    (span / SEGMENT + 2) * (SEGMENT_BYTES + 2 * size_of::<Box<[Record; SEGMENT]>>())
+}
+
+#[derive(Debug)]
+pub(super) struct Ring {
+    segments: VecDeque<Box<[Record; SEGMENT]>>,
+    /// Position of the oldest record; positions only grow.
+    head: u64,
+    /// Position after the newest record.
+    tail: u64,
+    sweep: Option<Sweep>,
+}
+
+/// Everything in `(read, write]` is vacant; records below `read` slide up to `write`.
+#[derive(Clone, Copy, Debug)]
+struct Sweep {
+    read: u64,
+    write: u64,
+}
+
+/// A record that has to be told its new position.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moved {
+    pub(super) record: Record,
+    pub(super) from: u64,
+    pub(super) to: u64,
+}
+
+impl Ring {
+    pub(super) fn new() -> Self {
+        // Position 0 stays unused, so that the sweep can stand before the first record.
+        Self {
+            segments: VecDeque::new(),
+            head: 1,
+            tail: 1,
+            sweep: None,
+        }
+    }
+
+    pub(super) fn span(&self) -> usize {
+        (self.tail - self.head) as usize
+    }
+
+    /// Bytes on the heap.
+    pub(super) fn bytes(&self) -> usize {
+        self.segments.len() * SEGMENT_BYTES + self.segments.capacity() * size_of::<Box<[Record; SEGMENT]>>()
+    }
+
+    /// Appends `count` vacant positions and returns the first.
+    pub(super) fn reserve(&mut self, count: usize) -> u64 {
+        let first = self.tail;
+        self.tail += count as u64;
+        while self.first_segment() + (self.segments.len() as u64) * (SEGMENT as u64) < self.tail {
+            self.segments.push_back(Box::new([Record::VACANT; SEGMENT]));
+        }
+        first
+    }
+
+    pub(super) fn set(&mut self, position: u64, record: Record) {
+        if let Some(slot) = self.slot(position) {
+            *slot = record;
+        }
+    }
+
+    /// Empties the position that `stamp` stands for.
+    pub(super) fn vacate(&mut self, stamp: u64) {
+        let position = self.head + (stamp.wrapping_sub(self.head) & (STAMPS - 1));
+        self.set(position, Record::VACANT);
+    }
+
+    /// Takes the oldest record out, with its position.
+    pub(super) fn pop(&mut self) -> Option<(u64, Record)> {
+        loop {
+            self.skip_swept();
+            if self.head == self.tail {
+                return None;
+            }
+            let position = self.head;
+            let record = self.slot(position).map_or(Record::VACANT, |slot| *slot);
+            self.advance(position + 1);
+            if record != Record::VACANT {
+                return Some((position, record));
+            }
+        }
+    }
+
+    /// One step of the sweep: looks at one position, and reports the record if that moved it.
+    pub(super) fn sweep(&mut self) -> Option<Moved> {
+        self.skip_swept();
+        if self.span() == 0 {
+            return None;
+        }
+        let newest = Sweep {
+            read: self.tail - 1,
+            write: self.tail - 1,
+        };
+        let Sweep { read, write } = self.sweep.unwrap_or(newest);
+        let record = self.slot(read).map_or(Record::VACANT, |slot| *slot);
+        let is_record = record != Record::VACANT;
+        if is_record && read != write {
+            self.set(write, record);
+            self.set(read, Record::VACANT);
+        }
+        self.sweep = Some(Sweep {
+            read: read - 1,
+            write: write - u64::from(is_record),
+        });
+        self.skip_swept();
+        (is_record && read != write).then_some(Moved {
+            record,
+            from: read,
+            to: write,
+        })
+    }
+
+    #[cfg(test)]
+    pub(super) fn records(&self) -> impl Iterator<Item = (u64, Record)> {
+        let all = self.segments.iter().flat_map(|segment| segment.iter().copied());
+        let positioned = (self.first_segment()..).zip(all);
+        let (head, tail) = (self.head, self.tail);
+        positioned.filter(move |&(at, record)| (head..tail).contains(&at) && record != Record::VACANT)
+    }
+
+    /// Gives memory back that a larger ring needed.
+    pub(super) fn shrink(&mut self) {
+        self.segments.shrink_to_fit();
+    }
+
+    /// When nothing is left below the sweep, it is over, and its gap is the start of the ring.
+    fn skip_swept(&mut self) {
+        if let Some(Sweep { read, write }) = self.sweep
+            && self.head > read
+        {
+            self.sweep = None;
+            self.advance(write + 1);
+        }
+    }
+
+    fn advance(&mut self, head: u64) {
+        let whole = head / SEGMENT as u64 - self.head / SEGMENT as u64;
+        self.segments.drain(..(whole as usize).min(self.segments.len()));
+        self.head = head;
+    }
+
+    fn first_segment(&self) -> u64 {
+        self.head / SEGMENT as u64 * SEGMENT as u64
+    }
+
+    fn slot(&mut self, position: u64) -> Option<&mut Record> {
+        let offset = position.checked_sub(self.first_segment())? as usize;
+        self.segments.get_mut(offset / SEGMENT)?.get_mut(offset % SEGMENT)
+    }
+}
