@@ -1,44 +1,91 @@
 //! The configuration file: its shape, reading it, and telling every fault of it at once.
+//!
+//! One file goes through three passes, and each goes on after a fault so that the reader sees all of them
+//! in one run: `tree` (YAML with places), `shape` (against the JSON Schema of [`schema::Config`]: keys,
+//! types, units, environment references) and `validate` (what the values mean together).
 
 pub mod address;
 pub mod diagnostic;
+pub mod environment;
 pub mod schema;
+mod shape;
+mod tree;
 pub mod units;
+mod validate;
 
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use schema::Config;
 
-use diagnostic::Place;
+use environment::Lookup;
 use std::path::Path;
+use tree::Node;
 
-impl Config {
-    /// Reads and checks the file at `path`.
-    pub fn load(path: &Path) -> Result<Self, Diagnostics> {
+/// What is known of a file after reading it.
+#[derive(Clone, Debug)]
+pub struct Inspection {
+    /// The configuration, when the file has no error.
+    pub config: Option<Config>,
+    /// Every fault; warnings only when there is a configuration.
+    pub diagnostics: Diagnostics,
+}
+
+impl Inspection {
+    /// Reads and checks `text`; `origin` is the file's name in messages, `env` answers `${NAME}`.
+    pub fn of(text: &str, origin: &str, env: &Lookup<'_>) -> Self {
+        let mut diagnostics = Diagnostics::new(origin, text);
+        let mut config = None;
+        match Node::parse(text) {
+            Ok(mut tree) => {
+                let schema = json_schema();
+                let found = shape::check(&mut tree, &schema, env);
+                diagnostics.extend(found.faults);
+                match typed(&tree) {
+                    Ok(read) => {
+                        diagnostics.extend(validate::validate(&read, &tree, &found.damaged));
+                        config = Some(read);
+                    }
+                    Err(fault) => diagnostics.extend([*fault]),
+                }
+            }
+            Err(fault) => diagnostics.extend([*fault]),
+        }
+        Self {
+            config: config.filter(|_| !diagnostics.has_errors()),
+            diagnostics,
+        }
+    }
+
+    /// Reads and checks the file at `path`, with the process's environment.
+    pub fn of_file(path: &Path) -> Self {
         let origin = path.display().to_string();
         match std::fs::read_to_string(path) {
-            Ok(text) => Self::parse(&text, &origin),
+            Ok(text) => Self::of(&text, &origin, &process_environment),
             Err(error) => {
-                let mut faults = Diagnostics::new(origin, "");
-                faults.extend([Diagnostic::error(format!("cannot read the file: {error}"))]);
-                Err(faults)
+                let mut diagnostics = Diagnostics::new(origin, "");
+                diagnostics.extend([Diagnostic::error(format!("the file cannot be read: {error}"))]);
+                Self {
+                    config: None,
+                    diagnostics,
+                }
             }
         }
     }
 
-    /// Reads and checks `text`; `origin` is the file's name in messages.
+    /// The configuration, or all that is wrong with it. Warnings are dropped.
+    pub fn into_result(self) -> Result<Config, Diagnostics> {
+        self.config.ok_or(self.diagnostics)
+    }
+}
+
+impl Config {
+    /// Reads and checks the file at `path`, with the process's environment.
+    pub fn load(path: &Path) -> Result<Self, Diagnostics> {
+        Inspection::of_file(path).into_result()
+    }
+
+    /// Reads and checks `text`, with the process's environment; `origin` is the file's name in messages.
     pub fn parse(text: &str, origin: &str) -> Result<Self, Diagnostics> {
-        let mut config: Self = serde_saphyr::from_str(text).map_err(|error| {
-            let place = error.location().map(|at| Place {
-                line: usize::try_from(at.line()).unwrap_or(1),
-                column: usize::try_from(at.column()).unwrap_or(1),
-                width: 1,
-            });
-            let mut faults = Diagnostics::new(origin, text);
-            faults.extend([Diagnostic::error(error.without_snippet().to_string()).at("", place)]);
-            faults
-        })?;
-        config.name_endpoints();
-        Ok(config)
+        Inspection::of(text, origin, &process_environment).into_result()
     }
 
     /// Endpoints without a name take host:port of their url.
@@ -49,6 +96,27 @@ impl Config {
             }
         }
     }
+}
+
+/// The JSON Schema of the configuration file.
+pub fn json_schema() -> serde_json::Value {
+    schemars::schema_for!(Config).to_value()
+}
+
+fn process_environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// The typed configuration of a tree that has the schema's shape. A fault here means that schema and types
+/// disagree; it is still told with its place.
+fn typed(tree: &Node) -> Result<Config, Box<Diagnostic>> {
+    let mut config: Config = serde_path_to_error::deserialize(tree.to_json()).map_err(|error| {
+        let path = error.path().to_string();
+        let (_, place) = tree.find(&path);
+        Diagnostic::error(error.inner().to_string()).at(tree.written_path(&path), place)
+    })?;
+    config.name_endpoints();
+    Ok(config)
 }
 
 #[cfg(test)]
