@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cost(e) = a P                                        wait: behind uncached tokens already sent there
-//!         + a (L - h) + q (L^2 - h^2)                  prefill: the request's own miss
+//!         + a (L - h) + q (L^2 - h^2) / 2              prefill: the request's own miss
 //!         + steps (o + k A + d N)                      drag: running decodes share the steps until the first token
 //!         + 0.25 a (L - h) min(1, cached / capacity)   eviction: part of the price of what the miss pushes out
 //!         + 20 max(0, A' / capacity - 0.9)             overflow: a wall before the KV cache runs over

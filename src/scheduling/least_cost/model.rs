@@ -18,8 +18,8 @@ use fit::{Bounds, Fit, Sample};
 pub struct Constants {
     /// a: per uncached prompt token.
     pub prefill_s_per_token: f64,
-    /// q: per squared prompt token, the attention part of prefill; a cached prefix h saves q h^2.
-    pub attention_s_per_token2: f64,
+    /// q: per pair of a prompt token and one before it, the attention part of prefill.
+    pub attention_s_per_pair: f64,
     /// o: per engine step, whatever is in it.
     pub step_s: f64,
     /// k: per context token of a running decode and step.
@@ -32,7 +32,7 @@ impl Constants {
     /// Qwen3-32B on two H100: prefill from published measurements, decode from a roofline estimate.
     pub const QWEN3_32B_2XH100: Self = Self {
         prefill_s_per_token: 4.31e-5,
-        attention_s_per_token2: 1.4e-9,
+        attention_s_per_pair: 1.4e-9,
         step_s: 0.0155,
         context_s_per_token: 5.2e-8,
         decode_s_per_request: 2e-5,
@@ -41,7 +41,7 @@ impl Constants {
     /// Llama-3.1-8B on one H100, from the same sources.
     pub const LLAMA_3_1_8B_1XH100: Self = Self {
         prefill_s_per_token: 2.7e-5,
-        attention_s_per_token2: 6e-10,
+        attention_s_per_pair: 6e-10,
         step_s: 0.008,
         context_s_per_token: 4.9e-8,
         decode_s_per_request: 1e-5,
@@ -50,7 +50,7 @@ impl Constants {
     /// Prefill of a prompt whose first `cached` tokens need no computing, in seconds.
     pub fn prefill_s(&self, prompt_tokens: f64, cached: f64) -> f64 {
         self.prefill_s_per_token * (prompt_tokens - cached)
-            + self.attention_s_per_token2 * (prompt_tokens * prompt_tokens - cached * cached)
+            + self.attention_s_per_pair * attention_pairs(prompt_tokens, cached)
     }
 
     /// What running decodes add to one step, in seconds.
@@ -62,12 +62,17 @@ impl Constants {
     fn scaled(&self, prefill: f64, decode: f64) -> Self {
         Self {
             prefill_s_per_token: self.prefill_s_per_token * prefill,
-            attention_s_per_token2: self.attention_s_per_token2 * prefill,
+            attention_s_per_pair: self.attention_s_per_pair * prefill,
             step_s: self.step_s * prefill,
             context_s_per_token: self.context_s_per_token * decode,
             decode_s_per_request: self.decode_s_per_request * decode,
         }
     }
+}
+
+/// Pairs of tokens that attention has to look at when the first `cached` ones need no computing.
+fn attention_pairs(prompt_tokens: f64, cached: f64) -> f64 {
+    (prompt_tokens * prompt_tokens - cached * cached) / 2.0
 }
 
 impl Default for Constants {
@@ -164,7 +169,7 @@ impl FleetModel {
         let [a, o] = self
             .first_byte
             .solve(believed, START_STRENGTH, [PREFILL_BOUNDS, STEP_BOUNDS]);
-        self.constants.attention_s_per_token2 *= a / c.prefill_s_per_token;
+        self.constants.attention_s_per_pair *= a / c.prefill_s_per_token;
         (self.constants.prefill_s_per_token, self.constants.step_s) = (a, o);
         let own = self.endpoint(now, id);
         own.first_byte.add_scaled(&sample, [a, o]);
@@ -199,8 +204,7 @@ impl FleetModel {
         let c = &self.constants;
         let (prompt, cached) = (f64::from(at.prompt_tokens), f64::from(at.cached_tokens));
         let pending = at.pending_tokens as f64;
-        let attention =
-            c.attention_s_per_token2 / c.prefill_s_per_token * (prompt * prompt - cached * cached);
+        let attention = c.attention_s_per_pair / c.prefill_s_per_token * attention_pairs(prompt, cached);
         let steps = 1.0 + (pending + prompt - cached) / self.step_tokens;
         let decode_s = steps * c.decode_step_s(at.active_tokens as f64, f64::from(at.inflight));
         Sample {

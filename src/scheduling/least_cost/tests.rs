@@ -40,7 +40,7 @@ fn every_term_adds_up_by_hand() {
     let decode_step = 5.2e-8 * 88_000.0 + 2e-5 * 10.0;
     close(term(&decision, 0, "wait"), 4.31e-5 * 4192.0);
     // 10,000^2 - 6,000^2 = 64e6.
-    close(term(&decision, 0, "prefill"), 4.31e-5 * 4000.0 + 1.4e-9 * 64e6);
+    close(term(&decision, 0, "prefill"), 4.31e-5 * 4000.0 + 1.4e-9 * 32e6);
     // 4192 + 4000 tokens are one step of 8192, and the last one.
     close(term(&decision, 0, "drag"), 2.0 * (0.0155 + decode_step));
     close(term(&decision, 0, "eviction"), 0.25 * 4.31e-5 * 4000.0 * 0.5);

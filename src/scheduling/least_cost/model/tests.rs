@@ -4,7 +4,7 @@ use rand_pcg::Pcg64Mcg;
 
 const FAST: Constants = Constants {
     prefill_s_per_token: 1.2e-5,
-    attention_s_per_token2: 0.0,
+    attention_s_per_pair: 0.0,
     step_s: 0.004,
     context_s_per_token: 2e-8,
     decode_s_per_request: 0.0,
@@ -12,7 +12,7 @@ const FAST: Constants = Constants {
 
 fn start() -> Constants {
     Constants {
-        attention_s_per_token2: 0.0,
+        attention_s_per_pair: 0.0,
         decode_s_per_request: 0.0,
         ..Constants::default()
     }
@@ -175,7 +175,7 @@ fn stays_within_bounds_whatever_it_sees() {
         let c = model.constants(Mono::ZERO, EndpointId(0));
         let all = [
             c.prefill_s_per_token,
-            c.attention_s_per_token2,
+            c.attention_s_per_pair,
             c.step_s,
             c.context_s_per_token,
         ];
