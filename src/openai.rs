@@ -23,3 +23,6 @@ pub use path::PathKind;
 pub use peek::Peek;
 pub use prompt::Fed;
 pub use usage::{FinishReason, ResponseFacts, UsageScanner};
+
+#[cfg(test)]
+mod tests;

@@ -411,3 +411,6 @@ fn container_end(bytes: &[u8], start: usize) -> Option<usize> {
         at += 1;
     }
 }
+
+#[cfg(test)]
+mod tests;

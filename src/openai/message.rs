@@ -2,7 +2,7 @@
 
 use super::canon::{CLOSE, CONTENT, Canon, MESSAGE, OPEN, PromptSink};
 use super::json::{Elements, Members, Shape, shape, string_inside};
-use super::text::key_text;
+use super::text::word_text;
 use smallvec::SmallVec;
 
 /// A hint to a provider's cache on a message, part or tool: it moves from turn to turn and is never rendered.
@@ -44,7 +44,7 @@ impl<S: PromptSink> Canon<'_, S> {
         let mut others = OtherMembers::new();
         let mut scratch = SmallVec::new();
         for (key, value) in Members::of(message) {
-            match key_text(key, &mut scratch) {
+            match word_text(key, &mut scratch) {
                 b"role" => role = value,
                 b"content" => content = value,
                 _ => others.push((key, value)),
@@ -53,25 +53,24 @@ impl<S: PromptSink> Canon<'_, S> {
         self.tag(MESSAGE);
         match string_inside(role) {
             Some(role) => self.bare_text(role),
-            None if matches!(shape(role), Shape::Absent | Shape::Null) => {}
+            None if is_none(role) => {}
             None => self.json(role),
         }
         for (key, value) in others {
-            self.message_field(key_text(key, &mut scratch), key, value);
+            self.message_field(word_text(key, &mut scratch), key, value);
         }
         self.content(content);
     }
 
     /// A member of a message other than role and content: name, tool calls, reasoning, and whatever comes to be.
     fn message_field(&mut self, name: &[u8], key: &[u8], value: &[u8]) {
-        let empty = shape(value) == Shape::Null || Elements::is_empty_array(value);
         match name {
             CACHE_CONTROL => {}
-            // What clients that echo a whole response object send for "none".
-            b"tool_calls" | b"annotations" if empty => {}
-            _ if shape(value) == Shape::Null => {}
+            _ if is_none(value) => {}
+            // What clients that echo a whole response message send for "none".
+            b"tool_calls" | b"annotations" if Elements::is_empty_array(value) => {}
             // An item of a `/v1/responses` input without a type is a message.
-            b"type" if value == b"\"message\"" => {}
+            b"type" if is_word(value, b"message") => {}
             // The result of a call in `/v1/responses`: text, or parts as in a message.
             b"output" => {
                 self.field(key);
@@ -86,7 +85,7 @@ impl<S: PromptSink> Canon<'_, S> {
 
     /// A content of none, null or no parts renders nothing, and is nothing here.
     fn content(&mut self, content: &[u8]) {
-        if matches!(shape(content), Shape::Absent | Shape::Null) || Elements::is_empty_array(content) {
+        if is_none(content) || Elements::is_empty_array(content) {
             return;
         }
         self.tag(CONTENT);
@@ -115,7 +114,9 @@ impl<S: PromptSink> Canon<'_, S> {
             PartKind::Holder(parts) if nesting == 0 => {
                 self.tag(OPEN);
                 self.json_without(part, &[CACHE_CONTROL, b"content"]);
-                self.parts(parts, nesting + 1);
+                if !is_none(parts) {
+                    self.parts(parts, nesting + 1);
+                }
                 self.tag(CLOSE);
             }
             PartKind::Holder(_) | PartKind::Unknown => self.json_without(part, &[CACHE_CONTROL]),
@@ -151,14 +152,13 @@ impl<'a> PartView<'a> {
         let mut view = Self::default();
         let mut scratch = SmallVec::new();
         for (key, value) in Members::of(part) {
-            match key_text(key, &mut scratch) {
+            match word_text(key, &mut scratch) {
                 b"type" => view.kind = value,
                 b"text" => view.text = value,
                 CACHE_CONTROL => continue,
                 b"content" => (view.content, view.other_member) = (value, true),
                 // What a response's text part has for "none" when a client sends it back.
-                b"annotations" | b"logprobs"
-                    if shape(value) == Shape::Null || Elements::is_empty_array(value) => {}
+                b"annotations" | b"logprobs" if is_none(value) || Elements::is_empty_array(value) => {}
                 key => {
                     view.media_member |= is_media(key);
                     view.other_member = true;
@@ -169,7 +169,8 @@ impl<'a> PartView<'a> {
     }
 
     fn kind(&self) -> PartKind<'a> {
-        let kind = string_inside(self.kind);
+        let mut scratch = SmallVec::new();
+        let kind = string_inside(self.kind).map(|kind| word_text(kind, &mut scratch));
         match (kind, string_inside(self.text)) {
             (Some(b"text" | b"input_text" | b"output_text"), Some(text)) if !self.other_member => {
                 PartKind::Text(text)
@@ -180,6 +181,16 @@ impl<'a> PartView<'a> {
             _ => PartKind::Unknown,
         }
     }
+}
+
+/// Whether a value is absent or null.
+fn is_none(value: &[u8]) -> bool {
+    matches!(shape(value), Shape::Absent | Shape::Null)
+}
+
+/// Whether a value is the string `word`, however it is spelled.
+fn is_word(value: &[u8], word: &[u8]) -> bool {
+    string_inside(value).is_some_and(|inside| word_text(inside, &mut SmallVec::new()) == word)
 }
 
 fn is_media(word: &[u8]) -> bool {

@@ -1,7 +1,7 @@
 //! One pass over a request body: which top-level values it has, and where.
 
 use super::json::{Cursor, Members, NotJson, Shape, shape, string_inside};
-use super::text::{key_text, to_bytes, to_text};
+use super::text::{to_bytes, to_text, word_text};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 
@@ -116,7 +116,7 @@ impl<'a> Peek<'a> {
         loop {
             let key = cursor.key()?;
             let value = cursor.value()?;
-            if let Some(field) = Field::of(key_text(key, &mut scratch)) {
+            if let Some(field) = Field::of(word_text(key, &mut scratch)) {
                 self.values[field as usize] = value;
             }
             match cursor.next_token() {

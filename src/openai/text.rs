@@ -45,7 +45,7 @@ pub(super) fn minify(value: &[u8], out: &mut impl FnMut(&[u8])) {
 /// As [`minify`], without the members of the outermost object whose key is in `left_out`.
 pub(super) fn minify_without(value: &[u8], left_out: &[&[u8]], out: &mut impl FnMut(&[u8])) {
     let mut scratch = SmallVec::new();
-    let mut is_left_out = |key| left_out.contains(&key_text(key, &mut scratch));
+    let mut is_left_out = |key| left_out.contains(&word_text(key, &mut scratch));
     if !Members::of(value).any(|(key, _)| is_left_out(key)) {
         return minify(value, out);
     }
@@ -78,8 +78,8 @@ pub(super) fn to_bytes(inside: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(bytes)
 }
 
-/// An object's key as text; `scratch` holds it when it has escapes.
-pub(super) fn key_text<'k>(inside: &'k [u8], scratch: &'k mut SmallVec<[u8; 64]>) -> &'k [u8] {
+/// An object's key, or a value that is one of a few words, as text; `scratch` holds it when it has escapes.
+pub(super) fn word_text<'k>(inside: &'k [u8], scratch: &'k mut SmallVec<[u8; 64]>) -> &'k [u8] {
     if !inside.contains(&b'\\') {
         return inside;
     }

@@ -83,3 +83,6 @@ impl UsageScanner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -41,6 +41,9 @@ impl Default for Line {
 const DATA: &[u8] = b"data:";
 const DONE: &[u8] = b" [DONE]";
 
+/// A line end and an empty line, in every mixture of line ends.
+const EVENT_ENDS: [&[u8]; 5] = [b"\n\n", b"\n\r\n", b"\n\r", b"\r\r", b"\r\r\n"];
+
 impl EventScanner {
     pub(super) fn finish(self) -> ResponseFacts {
         let done = self.done || self.line == Line::Data(DONE.len() as u8);
@@ -55,19 +58,23 @@ impl EventScanner {
         if self.line != Line::Start(0) {
             rest = self.rest_of_line(rest);
         }
-        let whole_lines = memrchr2(b'\n', b'\r', rest).map_or(0, |end| end + 1);
-        let (lines, partial) = rest.split_at(whole_lines);
-        if !self.facts.at_rest() || may_matter(lines) {
-            let mut lines = lines;
-            while !lines.is_empty() {
-                lines = self.line(lines);
-            }
-        } else if !lines.is_empty() {
-            self.skipped_lines(lines);
+        if self.line == Line::Start(0) && self.facts.at_rest() {
+            rest = self.skip_events(rest);
         }
-        if !partial.is_empty() {
-            self.rest_of_line(partial);
+        while !rest.is_empty() {
+            rest = self.rest_of_line(rest);
         }
+    }
+
+    /// Skips what is whole events of no interest, as nearly every chunk of a stream is; gives what is to be read.
+    fn skip_events<'c>(&mut self, chunk: &'c [u8]) -> &'c [u8] {
+        let whole_lines = memrchr2(b'\n', b'\r', chunk).map_or(0, |end| end + 1);
+        let (lines, partial) = chunk.split_at(whole_lines);
+        if !EVENT_ENDS.iter().any(|end| lines.ends_with(end)) || may_matter(lines) {
+            return chunk;
+        }
+        self.skipped_lines(lines);
+        partial
     }
 
     /// Lines that hold no fact but perhaps the end of the stream.
@@ -78,18 +85,6 @@ impl EventScanner {
         if let Some(value) = last.strip_prefix(DATA) {
             self.done |= value.trim_ascii_start() == b"[DONE]";
         }
-    }
-
-    /// Reads one line from the start of whole lines, parsing it only when it may matter; gives what follows.
-    fn line<'c>(&mut self, lines: &'c [u8]) -> &'c [u8] {
-        let end = memchr2(b'\n', b'\r', lines).map_or(lines.len(), |end| end + 1);
-        let (line, after) = lines.split_at(end);
-        if line.len() > 64 && self.facts.at_rest() && !may_matter(line) {
-            self.after_cr = line.ends_with(b"\r");
-            return after;
-        }
-        self.rest_of_line(line);
-        after
     }
 
     /// Reads the current line on, to its end or the chunk's; gives what follows the line.
