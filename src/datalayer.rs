@@ -1,8 +1,11 @@
 //! What an engine says about itself: its `/metrics` page and its load header, as values.
 //!
-//! Pure: the fetching is done elsewhere, these modules turn bytes into [`vllm::EngineMetrics`].
+//! `exposition`, `vllm`, `load_header` and `restart` are pure: they turn bytes into values. `fetch` and `watch` are
+//! the shell around them.
 
 pub mod exposition;
+pub mod fetch;
 pub mod load_header;
 pub mod restart;
 pub mod vllm;
+pub mod watch;

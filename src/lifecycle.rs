@@ -1,1 +1,8 @@
-//! (in work)
+//! Start, readiness, drain and exit of the process.
+
+pub mod drain;
+pub mod readiness;
+pub mod server;
+
+pub use drain::{Drain, InFlight};
+pub use readiness::Readiness;

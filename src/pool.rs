@@ -1,1 +1,211 @@
-//! (in work)
+//! Pools of endpoints: what is known of them, and the choice of one for a request.
+
+pub mod endpoint;
+pub mod health;
+pub mod load;
+pub mod plan;
+pub mod prompt;
+pub mod snapshot;
+pub mod status;
+pub mod tokens;
+
+mod pick;
+
+pub use endpoint::{Endpoint, Identity};
+pub use plan::{Attempt, Blocks, Plan};
+pub use prompt::{Prompt, PromptShape};
+pub use snapshot::{Entry, Snapshot, State};
+
+use crate::prefix::PrefixIndex;
+use crate::scheduling::{Dispatch, Scheduler};
+use crate::telemetry::Metrics;
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use prometheus::Histogram;
+use rand_pcg::Pcg64Mcg;
+use status::Status;
+use std::sync::Arc;
+use std::time::Duration;
+use tokens::TokenRates;
+
+/// Engine block size assumed until the endpoint has told: vLLM's default on GPUs.
+pub const DEFAULT_BLOCK_TOKENS: u32 = 16;
+
+/// Bytes of prompt content per key of the index: 64 tokens at 4 bytes each. Fixed, so that a better estimate of
+/// bytes per token changes what a match is worth and never which prompts match.
+pub const CHUNK_BYTES: usize = 256;
+/// Keys per request at most, 2 MiB of text: what lies beyond is not matched.
+pub const MAX_CHUNKS: usize = 8_192;
+
+/// What a pool's configuration says of its requests.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Models that it serves; empty: any.
+    pub models: Vec<String>,
+    /// Other endpoints tried after a failure.
+    pub retries: u32,
+    /// Scraped values older than this are unknown.
+    pub stale_after: Duration,
+    pub connect_timeout: Duration,
+    /// Until the response headers.
+    pub first_byte_timeout: Duration,
+    /// Between two reads of a response.
+    pub idle_timeout: Duration,
+    /// Engine block size, instead of what the endpoints report.
+    pub block_tokens: Option<u32>,
+    /// KV capacity per endpoint in tokens, instead of what the endpoints report.
+    pub capacity_tokens: Option<u64>,
+}
+
+/// The endpoints that serve one set of models.
+pub struct Pool {
+    pub name: Arc<str>,
+    pub settings: Settings,
+    pub index: Arc<PrefixIndex>,
+    pub rates: TokenRates,
+    pub decision_duration: Histogram,
+    /// What is observed of the endpoints, to be changed through [`Pool::update`] only.
+    statuses: Mutex<Vec<Status>>,
+    snapshot: ArcSwap<Snapshot>,
+    /// Held from the reading of the load to the reservation, so that concurrent picks see each other. Never
+    /// across an await.
+    picker: Mutex<Picker>,
+}
+
+/// What a pick changes.
+struct Picker {
+    scheduler: Scheduler,
+    rng: Pcg64Mcg,
+}
+
+impl Pool {
+    /// A pool of `endpoints`, none of them ready yet.
+    pub fn new(
+        name: Arc<str>,
+        settings: Settings,
+        index: Arc<PrefixIndex>,
+        scheduler: Scheduler,
+        endpoints: Vec<Arc<Endpoint>>,
+        metrics: &Metrics,
+        seed: u64,
+    ) -> Self {
+        let statuses: Vec<_> = endpoints.into_iter().map(Status::new).collect();
+        let snapshot = ArcSwap::from_pointee(status::snapshot(&statuses));
+        Self {
+            decision_duration: metrics.decision_duration(&name),
+            name,
+            settings,
+            index,
+            rates: TokenRates::default(),
+            statuses: Mutex::new(statuses),
+            snapshot,
+            picker: Mutex::new(Picker {
+                scheduler,
+                rng: Pcg64Mcg::new(u128::from(seed)),
+            }),
+        }
+    }
+
+    /// What is known of the endpoints now.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
+    }
+
+    /// Changes what is known of the endpoint at `at` and publishes the result when `change` says so.
+    pub fn update(&self, at: usize, change: impl FnOnce(&mut Status) -> bool) {
+        let mut statuses = self.statuses.lock();
+        if statuses.get_mut(at).is_some_and(change) {
+            self.snapshot.store(Arc::new(status::snapshot(&statuses)));
+        }
+    }
+
+    /// As [`Pool::update`], for the endpoint that `is` describes; false when there is none.
+    pub fn update_where(
+        &self,
+        is: impl Fn(&Endpoint) -> bool,
+        change: impl FnOnce(&mut Status) -> bool,
+    ) -> bool {
+        let at = self
+            .snapshot
+            .load()
+            .entries
+            .iter()
+            .position(|entry| is(&entry.endpoint));
+        let Some(at) = at else { return false };
+        self.update(at, change);
+        true
+    }
+
+    /// Whether the pool serves `model`.
+    pub fn serves(&self, model: &str) -> bool {
+        self.settings.models.iter().any(|served| served == model)
+    }
+
+    /// Tokens per KV block of an endpoint.
+    pub fn block_tokens(&self, entry: &Entry) -> u32 {
+        self.settings
+            .block_tokens
+            .or(entry.engine.block_size)
+            .unwrap_or(DEFAULT_BLOCK_TOKENS)
+    }
+
+    /// KV capacity of an endpoint in tokens, if known.
+    pub fn capacity_tokens(&self, entry: &Entry) -> Option<u64> {
+        self.settings.capacity_tokens.or(entry.engine.capacity_tokens)
+    }
+
+    /// Bytes of prompt content per token, over all models of the pool.
+    pub fn bytes_per_token(&self) -> f64 {
+        self.rates.overall.bytes_per_token()
+    }
+
+    /// Lets the scheduler learn from what was observed of a request that ran undisturbed.
+    pub fn learn(&self, observe: impl FnOnce(&mut Scheduler)) {
+        observe(&mut self.picker.lock().scheduler);
+    }
+
+    fn revert(&self, dispatch: &Dispatch) {
+        self.picker.lock().scheduler.revert(dispatch);
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// All pools of the gateway.
+#[derive(Debug, Default)]
+pub struct Pools {
+    pools: Vec<Arc<Pool>>,
+}
+
+impl Pools {
+    /// In the order of the configuration.
+    pub fn new(pools: Vec<Arc<Pool>>) -> Self {
+        Self { pools }
+    }
+
+    /// The pool that serves `model`: the one that names it, else the first that serves any model. A request
+    /// that names no model goes to the latter, else to the first pool.
+    pub fn for_model(&self, model: &str) -> Option<&Arc<Pool>> {
+        let any = || self.pools.iter().find(|pool| pool.settings.models.is_empty());
+        if model.is_empty() {
+            return any().or_else(|| self.pools.first());
+        }
+        self.pools.iter().find(|pool| pool.serves(model)).or_else(any)
+    }
+
+    /// The pool named `name`.
+    pub fn by_name(&self, name: &str) -> Option<&Arc<Pool>> {
+        self.pools.iter().find(|pool| &*pool.name == name)
+    }
+
+    /// All pools.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        self.pools.iter()
+    }
+}

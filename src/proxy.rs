@@ -1,1 +1,221 @@
-//! (in work)
+//! The proxy: Pingora's phases in the order in which a request passes them.
+
+pub mod body;
+pub mod budget;
+pub mod error;
+pub mod guarded;
+
+mod answer;
+mod buffered;
+mod context;
+mod finish;
+mod headers;
+pub mod inspect;
+mod upstream;
+
+pub use context::Context;
+
+use crate::config::schema::ResponseHeaders;
+use crate::lifecycle::Drain;
+use crate::openai::PathKind;
+use crate::pool::Pools;
+use crate::telemetry::Metrics;
+use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::decisions::RecentDecisions;
+use crate::time::Mono;
+use arc_swap::ArcSwap;
+use async_trait::async_trait;
+use body::{BodyError, BodyLimits};
+use budget::BodyBudget;
+use bytes::Bytes;
+use context::Refusal;
+use error::Reason;
+use pingora_core::modules::http::HttpModules;
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_core::{Error, Result};
+use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What all requests share.
+pub struct Gateway {
+    /// Monotonic origin of every [`Mono`] in the process.
+    pub origin: Instant,
+    pub pools: ArcSwap<Pools>,
+    pub settings: Settings,
+    pub budget: BodyBudget,
+    pub metrics: Metrics,
+    pub access_log: AccessLog,
+    pub decisions: RecentDecisions,
+    pub drain: Drain,
+}
+
+/// What the configuration says of every request.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    pub body: BodyLimits,
+    /// Largest request line and headers together, in bytes.
+    pub max_header_bytes: u64,
+    pub response_headers: ResponseHeaders,
+    /// Share of successful requests in the access log, 0..=1.
+    pub access_log_sample: f64,
+}
+
+impl Gateway {
+    /// Now, on the process's time line.
+    pub fn now(&self) -> Mono {
+        Mono::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+/// Pingora's hooks around a shared [`Gateway`].
+#[derive(Clone)]
+pub struct Proxy(pub Arc<Gateway>);
+
+#[async_trait]
+impl ProxyHttp for Proxy {
+    type CTX = Context;
+
+    fn new_ctx(&self) -> Context {
+        Context::new(self.0.drain.enter())
+    }
+
+    /// None: the default one would compress nothing and still run for every request.
+    fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
+
+    async fn early_request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
+        guarded::note_headers_read();
+        headers::admit(session.req_header(), &self.0.settings, ctx);
+        Ok(())
+    }
+
+    /// Reads the body and puts the replaying session in place; `true` when the request has been answered.
+    async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+        if ctx.refused.is_some() {
+            return answer::refuse(session, ctx).await;
+        }
+        if session.as_mut().is_body_empty() {
+            return Ok(false);
+        }
+        let mut share = self.0.budget.share();
+        match body::read(session, self.0.settings.body, &mut share).await {
+            Ok(body) => {
+                ctx.request_bytes = body.len();
+                ctx.body_share = Some(share);
+                ctx.slot = Some(buffered::wrap(session, body.clone()));
+                ctx.body = body;
+            }
+            Err(BodyError::Refused(reason)) => {
+                ctx.refused = Some(Refusal::plain(reason));
+                return answer::refuse(session, ctx).await;
+            }
+            Err(BodyError::ClientGone) => return Err(answer::client_gone()),
+        }
+        Ok(false)
+    }
+
+    /// The first call inspects, hashes and schedules; a later one takes the next endpoint of that decision.
+    async fn upstream_peer(&self, session: &mut Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
+        match &mut ctx.plan {
+            None => self.0.decide(session, ctx)?,
+            Some(_) if std::mem::take(&mut ctx.retry_same) => ctx.fresh_connection = true,
+            Some(plan) => {
+                plan.advance(self.0.now());
+            }
+        }
+        upstream::peer(ctx)
+    }
+
+    async fn upstream_request_filter(
+        &self,
+        _session: &mut Session,
+        request: &mut RequestHeader,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        headers::to_upstream(request, ctx)
+    }
+
+    async fn upstream_response_filter(
+        &self,
+        _session: &mut Session,
+        response: &mut ResponseHeader,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        if response.status.is_informational() {
+            return Ok(());
+        }
+        upstream::response_head(&self.0, response, ctx)
+    }
+
+    async fn response_filter(
+        &self,
+        _session: &mut Session,
+        response: &mut ResponseHeader,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        headers::to_client(response, ctx)
+    }
+
+    fn response_body_filter(
+        &self,
+        _session: &mut Session,
+        body: &mut Option<Bytes>,
+        _end_of_stream: bool,
+        ctx: &mut Context,
+    ) -> Result<Option<Duration>> {
+        upstream::response_body(&self.0, body.as_deref().unwrap_or_default(), ctx);
+        Ok(None)
+    }
+
+    fn fail_to_connect(
+        &self,
+        _session: &mut Session,
+        _peer: &HttpPeer,
+        ctx: &mut Context,
+        mut error: Box<Error>,
+    ) -> Box<Error> {
+        let retry = upstream::failed(ctx, Reason::ConnectFailed);
+        error.set_retry(retry);
+        error
+    }
+
+    fn error_while_proxy(
+        &self,
+        _peer: &HttpPeer,
+        session: &mut Session,
+        mut error: Box<Error>,
+        ctx: &mut Context,
+        client_reused: bool,
+    ) -> Box<Error> {
+        let retry = upstream::broke(session, ctx, &error, client_reused);
+        error.set_retry(retry);
+        error
+    }
+
+    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Context) -> FailToProxy {
+        answer::failure(session, error, ctx).await
+    }
+
+    async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut Context) {
+        if let Some(slot) = &ctx.slot {
+            buffered::restore(session, slot);
+        }
+        finish::finish(&self.0, session, error, ctx);
+    }
+
+    /// Failures are told by the access log and the metrics, with more context than Pingora has.
+    fn suppress_error_log(&self, _session: &Session, _ctx: &Context, _error: &Error) -> bool {
+        true
+    }
+
+    fn suppress_proxy_warn_log(
+        &self,
+        _session: &Session,
+        _ctx: &Context,
+        _error: &Error,
+        _context: ProxyWarnLogContext,
+    ) -> bool {
+        true
+    }
+}

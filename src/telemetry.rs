@@ -1,1 +1,8 @@
-//! (in work)
+//! What the gateway tells about itself: metrics, the access log, recent decisions.
+
+pub mod access_log;
+pub mod decisions;
+pub mod metrics;
+pub mod names;
+
+pub use metrics::{EndpointMetrics, Metrics};

@@ -15,8 +15,8 @@ const UNSALTED: u64 = 0x756e_7361_6c74_6564;
 
 /// Root of every chain of one model, tenant salt and namespace (pool, tokenizer, medium ...): chains with
 /// different roots share no block.
-pub fn seed(model: &str, cache_salt: Option<&str>, namespace: &str) -> u64 {
-    let salt = cache_salt.map_or(UNSALTED, |salt| xxh3_64(salt.as_bytes()));
+pub fn seed(model: &str, cache_salt: Option<&[u8]>, namespace: &str) -> u64 {
+    let salt = cache_salt.map_or(UNSALTED, xxh3_64);
     let root = link(xxh3_64(model.as_bytes()), salt);
     link(root, xxh3_64(namespace.as_bytes()))
 }

@@ -1,0 +1,38 @@
+//! `POST /explain`: the decision that a request would get, without a side effect.
+
+use super::routes::{error, json_answer, parameter};
+use crate::openai::PathKind;
+use crate::proxy::{Gateway, inspect};
+use crate::telemetry::decisions::decision_json;
+use http::request::Parts;
+use http_body_util::Full;
+use hyper::Response;
+use hyper::body::Bytes;
+use serde_json::{Value, json};
+
+/// The path that is assumed when the request names none.
+const DEFAULT_PATH: &str = "/v1/chat/completions";
+
+/// Answers with the decision that `body` would get.
+pub fn explain(gateway: &Gateway, head: &Parts, body: &Bytes) -> Response<Full<Bytes>> {
+    let path = parameter(head, "path")
+        .unwrap_or(DEFAULT_PATH)
+        .replace("%2F", "/")
+        .replace("%2f", "/");
+    let kind = PathKind::of(&path);
+    let (pool, prompt) = match inspect::inspect(&gateway.pools.load(), kind, body, &head.headers) {
+        Ok(inspected) => inspected,
+        Err(refusal) => {
+            return error(
+                refusal.reason.status(),
+                refusal.detail.as_deref().unwrap_or("refused"),
+            );
+        }
+    };
+    let (decision, snapshot) = pool.explain(&prompt, gateway.now());
+    let mut value = decision_json(&decision, &snapshot, prompt.shape());
+    value.insert("pool".into(), json!(&*pool.name));
+    value.insert("model".into(), json!(&*prompt.model));
+    value.insert("path_kind".into(), json!(kind.as_str()));
+    json_answer(&Value::Object(value))
+}

@@ -1,0 +1,68 @@
+//! What the admin port shows of the fleet.
+
+use crate::pool::{Entry, Pool};
+use crate::proxy::Gateway;
+use serde_json::{Value, json};
+
+/// Every endpoint of every pool.
+pub fn endpoints(gateway: &Gateway) -> Value {
+    let pools = gateway.pools.load();
+    let all = pools.iter().flat_map(|pool| {
+        let snapshot = pool.snapshot();
+        snapshot
+            .entries
+            .iter()
+            .map(|entry| endpoint(gateway, pool, entry))
+            .collect::<Vec<_>>()
+    });
+    Value::Array(all.collect())
+}
+
+fn endpoint(gateway: &Gateway, pool: &Pool, entry: &Entry) -> Value {
+    let load = entry.endpoint.load.sample();
+    let age_ms = entry
+        .sampled_at
+        .map(|at| gateway.now().since(at).as_millis() as u64);
+    json!({
+        "pool": &*pool.name,
+        "name": &*entry.endpoint.name,
+        "url": entry.endpoint.url.to_string(),
+        "labels": entry.endpoint.labels,
+        "state": entry.state,
+        "reason": &*entry.reason,
+        "waiting": entry.engine.waiting,
+        "running": entry.engine.running,
+        "kv_usage": entry.engine.kv_usage,
+        "block_size": pool.block_tokens(entry),
+        "capacity_tokens": pool.capacity_tokens(entry),
+        "inflight_requests": load.inflight,
+        "pending_prefill_tokens": load.pending_prefill_tokens,
+        "active_tokens": load.active_tokens,
+        "index_blocks": gateway_blocks(pool, entry),
+        "sampled_age_ms": age_ms,
+        "prefix_cache_hits_tokens": entry.engine.prefix_cache_hits_tokens,
+        "prefix_cache_queries_tokens": entry.engine.prefix_cache_queries_tokens,
+        "prompt_tokens": entry.engine.prompt_tokens,
+        "generation_tokens": entry.engine.generation_tokens,
+    })
+}
+
+fn gateway_blocks(pool: &Pool, entry: &Entry) -> usize {
+    pool.index.blocks(entry.endpoint.id)
+}
+
+/// Sets the gauges that are read when somebody looks, not written on every request.
+pub fn refresh_gauges(gateway: &Gateway) {
+    let pools = gateway.pools.load();
+    for pool in pools.iter() {
+        gateway.metrics.index_bytes.set(pool.index.bytes() as i64);
+        for entry in &pool.snapshot().entries {
+            let metrics = &entry.endpoint.metrics;
+            let load = entry.endpoint.load.sample();
+            metrics.inflight.set(load.inflight.into());
+            metrics.pending_prefill.set(load.pending_prefill_tokens as i64);
+            metrics.index_blocks.set(gateway_blocks(pool, entry) as i64);
+            metrics.show_state(entry.state);
+        }
+    }
+}

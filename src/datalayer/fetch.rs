@@ -1,0 +1,105 @@
+//! Reads one page of an endpoint over a kept connection.
+
+use bytes::BytesMut;
+use http::header;
+use pingora_core::connectors::http::Connector;
+use pingora_core::upstreams::peer::HttpPeer;
+use pingora_http::RequestHeader;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Largest page that is read; vLLM's metrics are some 50 kB.
+const MAX_PAGE_BYTES: usize = 16 * 1024 * 1024;
+/// Below the 5 s after which uvicorn closes an idle connection.
+const KEEPALIVE: Duration = Duration::from_secs(4);
+
+/// Why a page could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    #[error("{0}")]
+    Exchange(#[from] Box<pingora_core::Error>),
+    #[error("status {0}")]
+    Status(u16),
+    #[error("the page is larger than {MAX_PAGE_BYTES} bytes")]
+    TooLarge,
+    #[error("no answer in time")]
+    TimedOut,
+}
+
+impl FetchError {
+    /// A word for the label of a metric.
+    pub const fn outcome(&self) -> &'static str {
+        match self {
+            Self::Exchange(_) => "unreachable",
+            Self::Status(_) => "bad-status",
+            Self::TooLarge => "too-large",
+            Self::TimedOut => "timeout",
+        }
+    }
+}
+
+/// A page to be read again and again.
+pub struct Page {
+    connector: Connector,
+    tls: bool,
+    sni: String,
+    request: RequestHeader,
+    timeout: Duration,
+}
+
+impl Page {
+    /// `GET path` with `host` as its `Host` header; `sni` is the name in the certificate of a TLS endpoint.
+    ///
+    /// # Errors
+    /// When `path` or `host` cannot stand in a request.
+    pub fn new(host: &str, path: &str, sni: Option<&str>, timeout: Duration) -> Result<Self, FetchError> {
+        let mut request = RequestHeader::build("GET", path.as_bytes(), Some(2))?;
+        request.insert_header(header::HOST, host)?;
+        let tls = sni.is_some();
+        Ok(Self {
+            connector: Connector::new(None),
+            tls,
+            sni: sni.unwrap_or_default().to_owned(),
+            request,
+            timeout,
+        })
+    }
+
+    /// Reads the page from `address`.
+    ///
+    /// # Errors
+    /// When the endpoint does not answer with status 200 in time.
+    pub async fn read(&self, address: SocketAddr) -> Result<BytesMut, FetchError> {
+        match tokio::time::timeout(self.timeout, self.exchange(address)).await {
+            Ok(page) => page,
+            Err(_) => Err(FetchError::TimedOut),
+        }
+    }
+
+    async fn exchange(&self, address: SocketAddr) -> Result<BytesMut, FetchError> {
+        let mut peer = HttpPeer::new(address, self.tls, self.sni.clone());
+        peer.options.idle_timeout = Some(KEEPALIVE);
+        let (mut session, _reused) = self.connector.get_http_session(&peer).await?;
+        session
+            .write_request_header(Box::new(self.request.clone()))
+            .await?;
+        session.finish_request_body().await?;
+        session.read_response_header().await?;
+        let status = session.response_header().map_or(0, |head| head.status.as_u16());
+        let mut page = BytesMut::with_capacity(64 * 1024);
+        while let Some(chunk) = session.read_response_body().await? {
+            if page.len() + chunk.len() > MAX_PAGE_BYTES {
+                return Err(FetchError::TooLarge);
+            }
+            page.extend_from_slice(&chunk);
+        }
+        self.connector
+            .release_http_session(session, &peer, Some(KEEPALIVE))
+            .await;
+        if status == 200 {
+            Ok(page)
+        } else {
+            Err(FetchError::Status(status))
+        }
+    }
+}

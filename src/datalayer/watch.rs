@@ -1,0 +1,186 @@
+//! Watches one endpoint: name resolution, health checks and scrapes, each at its own pace.
+
+use super::fetch::Page;
+use super::restart;
+use super::vllm::EngineMetrics;
+use crate::config::schema;
+use crate::pool::health::Thresholds;
+use crate::pool::{CHUNK_BYTES, Endpoint, Pool};
+use crate::proxy::Gateway;
+use pingora_core::protocols::l4::socket::SocketAddr as Address;
+use pingora_http::RequestHeader;
+use pingora_load_balancing::Backend;
+use pingora_load_balancing::health_check::{HealthCheck, HttpHealthCheck};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+/// How often an endpoint's host name is resolved again.
+const RESOLVE_EVERY: Duration = Duration::from_secs(5);
+/// An endpoint with nothing in flight is scraped this much less often.
+const IDLE_FACTOR: u32 = 10;
+/// And never less often than this, so that what it reports stays fresh.
+const IDLE_AT_MOST: Duration = Duration::from_millis(500);
+
+/// One endpoint and its place in the pool.
+pub struct Watch {
+    pub gateway: Arc<Gateway>,
+    pub pool: Arc<Pool>,
+    pub at: usize,
+    pub endpoint: Arc<Endpoint>,
+    pub health: schema::Health,
+    pub metrics: schema::Metrics,
+}
+
+impl Watch {
+    /// Runs until the task is dropped.
+    pub async fn run(self) {
+        tokio::join!(self.resolve(), self.check_health(), self.scrape());
+    }
+
+    async fn resolve(&self) {
+        if self.endpoint.url.host().parse::<std::net::IpAddr>().is_ok() {
+            return;
+        }
+        let mut ticks = steady(RESOLVE_EVERY);
+        loop {
+            ticks.tick().await;
+            let host = (self.endpoint.url.host(), self.endpoint.url.port());
+            let Ok(found) = tokio::net::lookup_host(host).await else {
+                continue;
+            };
+            let addresses: Vec<SocketAddr> = found.collect();
+            // An address that is still among the answers is kept: the order of answers means nothing.
+            if self
+                .endpoint
+                .address()
+                .is_some_and(|now| addresses.contains(&now))
+            {
+                continue;
+            }
+            if let Some(&address) = addresses.first()
+                && self.endpoint.set_address(address)
+            {
+                tracing::info!(endpoint = %self.endpoint.name, %address, "the name has a new address");
+                self.pool.index.clear(self.endpoint.id);
+            }
+        }
+    }
+
+    async fn check_health(&self) {
+        let Ok(check) = self.health_check() else { return };
+        let thresholds = Thresholds {
+            unhealthy_after: self.health.unhealthy_after.get(),
+            healthy_after: self.health.healthy_after.get(),
+        };
+        let mut ticks = steady(self.health.interval.0);
+        loop {
+            ticks.tick().await;
+            let outcome = self.probe(&check).await;
+            let now = self.gateway.now();
+            let outcome = outcome.as_ref().copied().map_err(String::as_str);
+            self.pool.update(self.at, |status| {
+                let changed = status.health_checked(now, outcome, thresholds);
+                if changed {
+                    tracing::info!(endpoint = %self.endpoint.name, ?outcome, "health changed");
+                }
+                changed
+            });
+        }
+    }
+
+    async fn probe(&self, check: &HttpHealthCheck) -> Result<(), String> {
+        let Some(address) = self.endpoint.address() else {
+            return Err("its name is not resolved".into());
+        };
+        let backend = Backend {
+            addr: Address::Inet(address),
+            weight: 1,
+            ext: http::Extensions::new(),
+        };
+        match tokio::time::timeout(self.health.timeout.0, check.check(&backend)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(format!("health check failed: {}", error.etype().as_str())),
+            Err(_) => Err("health check timed out".into()),
+        }
+    }
+
+    fn health_check(&self) -> pingora_core::Result<Box<HttpHealthCheck>> {
+        let url = &self.endpoint.url;
+        let mut check = HttpHealthCheck::new(url.host(), url.is_tls());
+        check.req = RequestHeader::build("GET", self.health.path.as_bytes(), Some(1))?;
+        check
+            .req
+            .insert_header("host", self.endpoint.host_header.clone())?;
+        check.peer_template.options.connection_timeout = Some(self.health.timeout.0);
+        check.peer_template.options.read_timeout = Some(self.health.timeout.0);
+        Ok(Box::new(check))
+    }
+
+    async fn scrape(&self) {
+        let url = &self.endpoint.url;
+        let sni = url.is_tls().then(|| url.host());
+        let Ok(page) = Page::new(&url.authority(), &self.metrics.path, sni, self.metrics.timeout.0) else {
+            return;
+        };
+        let mut ticks = steady(self.metrics.interval.0);
+        let idle_for = (self.metrics.interval.0 * IDLE_FACTOR)
+            .min(IDLE_AT_MOST)
+            .max(self.metrics.interval.0);
+        let mut due = Instant::now();
+        loop {
+            ticks.tick().await;
+            let busy = self.endpoint.load.sample().inflight > 0;
+            if !busy && Instant::now() < due {
+                continue;
+            }
+            due = Instant::now() + idle_for;
+            if let Some(address) = self.endpoint.address() {
+                self.take(&page, address).await;
+            }
+        }
+    }
+
+    async fn take(&self, page: &Page, address: SocketAddr) {
+        let outcome = match page.read(address).await {
+            Ok(body) => match EngineMetrics::parse(&body) {
+                Ok(engine) => {
+                    self.apply(engine);
+                    "success"
+                }
+                Err(_) => "not-metrics",
+            },
+            Err(error) => error.outcome(),
+        };
+        self.endpoint.metrics.count_scrape(outcome);
+    }
+
+    fn apply(&self, engine: EngineMetrics) {
+        let now = self.gateway.now();
+        let mut restarted = None;
+        let capacity = self.pool.settings.capacity_tokens.or(engine.capacity_tokens);
+        self.pool.update(self.at, |status| {
+            restarted = restart::between(status.engine(), &engine);
+            status.scraped(now, engine);
+            true
+        });
+        if let Some(sign) = restarted {
+            tracing::info!(endpoint = %self.endpoint.name, ?sign, "the engine restarted or its cache was reset");
+            self.pool.index.clear(self.endpoint.id);
+        }
+        if let Some(tokens) = capacity {
+            let bytes = tokens as f64 * self.pool.bytes_per_token();
+            self.pool
+                .index
+                .set_capacity(self.endpoint.id, (bytes / CHUNK_BYTES as f64).ceil() as usize);
+        }
+    }
+}
+
+fn steady(period: Duration) -> tokio::time::Interval {
+    let mut ticks = interval(period.max(Duration::from_millis(1)));
+    // After a stall one tick is enough.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}

@@ -1,0 +1,84 @@
+//! One model server replica: who it is and what the gateway counts of it.
+
+use super::load::Load;
+use crate::config::address::EndpointUrl;
+use crate::prefix::EndpointId;
+use crate::telemetry::EndpointMetrics;
+use arc_swap::ArcSwapOption;
+use http::HeaderValue;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// What makes an endpoint, from the configuration.
+#[derive(Clone, Debug)]
+pub struct Identity<'a> {
+    pub pool: Arc<str>,
+    pub name: &'a str,
+    pub url: &'a EndpointUrl,
+    pub max_inflight: Option<u32>,
+    pub labels: BTreeMap<String, String>,
+}
+
+/// An endpoint of a pool. Its identity never changes; what is observed of it stands in the pool's snapshot.
+#[derive(Debug)]
+pub struct Endpoint {
+    pub pool: Arc<str>,
+    pub name: Arc<str>,
+    pub url: EndpointUrl,
+    /// `Host` header of requests to it.
+    pub host_header: HeaderValue,
+    /// Its key in the prefix index.
+    pub id: EndpointId,
+    pub load: Arc<Load>,
+    /// Free key: value pairs, shown by the admin port.
+    pub labels: BTreeMap<String, String>,
+    /// Requests that it may have in flight at most.
+    pub max_inflight: Option<u32>,
+    /// Handles of its metric series.
+    pub metrics: EndpointMetrics,
+    address: ArcSwapOption<SocketAddr>,
+}
+
+impl Endpoint {
+    /// An endpoint whose host name has not been resolved yet, unless it is an IP literal.
+    pub fn new(of: Identity<'_>, id: EndpointId, metrics: EndpointMetrics) -> Self {
+        let host_header = HeaderValue::from_str(&of.url.authority())
+            // The configuration accepts no host with bytes that a header value forbids.
+            .unwrap_or_else(|_| HeaderValue::from_static("localhost"));
+        Self {
+            pool: of.pool,
+            name: of.name.into(),
+            url: of.url.clone(),
+            address: ArcSwapOption::from_pointee(literal_address(of.url)),
+            host_header,
+            id,
+            load: Arc::default(),
+            labels: of.labels,
+            max_inflight: of.max_inflight,
+            metrics,
+        }
+    }
+
+    /// Where to connect to; `None` until its name has been resolved.
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.address.load().as_deref().copied()
+    }
+
+    /// Takes a newly resolved address; true when it differs from the one before.
+    pub fn set_address(&self, address: SocketAddr) -> bool {
+        let old = self.address.swap(Some(Arc::new(address)));
+        old.is_some_and(|old| *old != address)
+    }
+
+    /// Whether one more request would exceed `max_inflight`.
+    pub fn is_full(&self) -> bool {
+        self.max_inflight
+            .is_some_and(|max| self.load.sample().inflight >= max)
+    }
+}
+
+/// The address, when the host is an IP literal.
+fn literal_address(url: &EndpointUrl) -> Option<SocketAddr> {
+    Some(SocketAddr::new(url.host().parse().ok()?, url.port()))
+}

@@ -1,0 +1,112 @@
+//! The gateway's own count of what it has sent to an endpoint, exact on every path.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// Counters of one endpoint, shared by all worker threads. Each is the sum over live [`Reservation`]s, so
+/// each is 0 at rest and never negative.
+#[derive(Debug, Default)]
+pub struct Load {
+    inflight: AtomicI64,
+    pending_prefill_tokens: AtomicI64,
+    active_tokens: AtomicI64,
+}
+
+/// The counters at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadSample {
+    /// Requests picked for the endpoint whose response has not ended.
+    pub inflight: u32,
+    /// Uncached prompt tokens sent and not yet at their first response byte.
+    pub pending_prefill_tokens: u64,
+    /// Context tokens of the in-flight requests.
+    pub active_tokens: u64,
+}
+
+impl Load {
+    /// Reads the counters. They are written under the pool's pick lock or by a single release, so relaxed
+    /// loads see at worst a release that is a moment old.
+    pub fn sample(&self) -> LoadSample {
+        LoadSample {
+            inflight: u32::try_from(self.inflight.load(Ordering::Relaxed)).unwrap_or(0),
+            pending_prefill_tokens: u64::try_from(self.pending_prefill_tokens.load(Ordering::Relaxed))
+                .unwrap_or(0),
+            active_tokens: u64::try_from(self.active_tokens.load(Ordering::Relaxed)).unwrap_or(0),
+        }
+    }
+}
+
+/// One request's share of an endpoint's load, taken when the endpoint is picked and given back by drop.
+#[derive(Debug)]
+pub struct Reservation {
+    load: Arc<Load>,
+    pending_prefill_tokens: i64,
+    active_tokens: i64,
+}
+
+impl Reservation {
+    /// Counts a request with `uncached_tokens` to prefill and `context_tokens` of context.
+    pub fn take(load: &Arc<Load>, uncached_tokens: u32, context_tokens: u32) -> Self {
+        let (pending, active) = (i64::from(uncached_tokens), i64::from(context_tokens));
+        load.inflight.fetch_add(1, Ordering::Relaxed);
+        load.pending_prefill_tokens.fetch_add(pending, Ordering::Relaxed);
+        load.active_tokens.fetch_add(active, Ordering::Relaxed);
+        Self {
+            load: load.clone(),
+            pending_prefill_tokens: pending,
+            active_tokens: active,
+        }
+    }
+
+    /// The first response byte came: the prefill is done. Later calls do nothing.
+    pub fn prefill_done(&mut self) {
+        let pending = std::mem::take(&mut self.pending_prefill_tokens);
+        self.load
+            .pending_prefill_tokens
+            .fetch_sub(pending, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.prefill_done();
+        self.load
+            .active_tokens
+            .fetch_sub(self.active_tokens, Ordering::Relaxed);
+        self.load.inflight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_return_to_zero_on_every_path() {
+        let load = Arc::new(Load::default());
+        let mut streaming = Reservation::take(&load, 900, 1_000);
+        let dropped_early = Reservation::take(&load, 50, 80);
+        assert_eq!(
+            load.sample(),
+            LoadSample {
+                inflight: 2,
+                pending_prefill_tokens: 950,
+                active_tokens: 1_080
+            }
+        );
+        streaming.prefill_done();
+        streaming.prefill_done();
+        assert_eq!(load.sample().pending_prefill_tokens, 50);
+        drop(dropped_early);
+        assert_eq!(
+            load.sample(),
+            LoadSample {
+                inflight: 1,
+                pending_prefill_tokens: 0,
+                active_tokens: 1_000
+            }
+        );
+        drop(streaming);
+        assert_eq!(load.sample(), LoadSample::default());
+    }
+}

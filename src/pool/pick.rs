@@ -1,0 +1,196 @@
+//! The choice: one look at the index and the load, one decision, one reservation.
+
+use super::load::Reservation;
+use super::plan::{Attempt, Plan};
+use super::prompt::Prompt;
+use super::snapshot::{Entry, Snapshot, State};
+use super::{Picker, Pool};
+use crate::prefix::{EndpointId, MAX_ENDPOINTS, Provisional};
+use crate::scheduling::{Decision, EndpointView, RequestView, Scored};
+use crate::time::Mono;
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::sync::Arc;
+
+/// What one endpoint holds of a prompt.
+#[derive(Clone, Copy, Debug, Default)]
+struct Match {
+    /// Bytes of full chunks.
+    block_bytes: u64,
+    /// Bytes, partial tails included.
+    bytes: u64,
+}
+
+thread_local! {
+    /// Matched keys by endpoint id: a lookup writes into it, nothing is allocated per request.
+    static MATCHED: RefCell<Vec<u32>> = RefCell::new(vec![0; MAX_ENDPOINTS]);
+}
+
+impl Pool {
+    /// Decides where `prompt` goes and reserves a place there, visible to the next decision at once.
+    ///
+    /// The plan has no attempt when no endpoint can take it.
+    pub fn place(self: &Arc<Self>, prompt: Prompt, now: Mono) -> Plan {
+        let snapshot = self.snapshot.load_full();
+        let mut picker = self.picker.lock();
+        let decision = self.decide(&snapshot, &prompt, &mut picker, now);
+        let attempt = decision.chosen().and_then(|chosen| {
+            let entry = snapshot.by_id(chosen.id)?;
+            Some(self.reserve(&mut picker, entry, &prompt, &decision, chosen, now))
+        });
+        drop(picker);
+        let tried = attempt.iter().map(|attempt| attempt.endpoint.id).collect();
+        Plan {
+            pool: self.clone(),
+            prompt,
+            decision,
+            snapshot,
+            tried,
+            attempt,
+        }
+    }
+
+    /// The decision that `prompt` would get now; changes nothing.
+    pub fn explain(&self, prompt: &Prompt, now: Mono) -> (Decision, Arc<Snapshot>) {
+        let snapshot = self.snapshot.load_full();
+        let mut picker = self.picker.lock();
+        // Explaining must not change what the next request gets, not even a random draw.
+        let before = picker.rng.clone();
+        let decision = self.decide(&snapshot, prompt, &mut picker, now);
+        picker.rng = before;
+        drop(picker);
+        (decision, snapshot)
+    }
+
+    /// The next-best endpoint of a decision whose first choices failed.
+    pub(super) fn pick_next(&self, plan: &Plan, now: Mono) -> Option<Attempt> {
+        let snapshot = self.snapshot.load();
+        let mut picker = self.picker.lock();
+        let (next, entry) = plan.decision.ranked.iter().find_map(|scored| {
+            let entry = snapshot.by_id(scored.id)?;
+            let open = !plan.tried.contains(&scored.id) && unavailable(entry).is_none();
+            open.then_some((scored, entry))
+        })?;
+        Some(self.reserve(&mut picker, entry, &plan.prompt, &plan.decision, next, now))
+    }
+
+    fn decide(&self, snapshot: &Snapshot, prompt: &Prompt, picker: &mut Picker, now: Mono) -> Decision {
+        let matches = self.look_up(snapshot, prompt);
+        let mut filtered = Vec::new();
+        let mut views = SmallVec::<[EndpointView<'_>; 16]>::new();
+        for (entry, found) in snapshot.entries.iter().zip(matches) {
+            match unavailable(entry) {
+                Some(reason) => filtered.push((entry.endpoint.id, reason)),
+                None => views.push(self.view(entry, prompt, found, now)),
+            }
+        }
+        let request = request_view(prompt, &[]);
+        let mut decision = picker.scheduler.evaluate(now, &request, &views, &mut picker.rng);
+        decision.filtered.extend(filtered);
+        decision
+    }
+
+    /// What each endpoint of the snapshot holds of the prompt, in the snapshot's order.
+    fn look_up(&self, snapshot: &Snapshot, prompt: &Prompt) -> SmallVec<[Match; 16]> {
+        let mut matches = SmallVec::from_elem(Match::default(), snapshot.entries.len());
+        let Some(keys) = &prompt.keys else { return matches };
+        MATCHED.with_borrow_mut(|matched| {
+            for chain in keys.chains() {
+                self.index.matches(keys.keys(chain), matched);
+                for (found, entry) in matches.iter_mut().zip(&snapshot.entries) {
+                    let blocks = std::mem::take(&mut matched[usize::from(entry.endpoint.id.0)]);
+                    found.block_bytes += keys.matched_block_bytes(chain, blocks);
+                    found.bytes += keys.matched_bytes(chain, blocks);
+                }
+            }
+        });
+        matches
+    }
+
+    fn view<'a>(&self, entry: &'a Entry, prompt: &Prompt, found: Match, now: Mono) -> EndpointView<'a> {
+        let load = entry.endpoint.load.sample();
+        let bytes = prompt.bytes();
+        EndpointView {
+            id: entry.endpoint.id,
+            name: &entry.endpoint.name,
+            match_tokens: prompt.reusable_tokens(found.bytes, self.block_tokens(entry)),
+            match_ratio: if bytes == 0 {
+                0.0
+            } else {
+                found.bytes as f64 / bytes as f64
+            },
+            scraped: entry.gauges(now, self.settings.stale_after),
+            inflight: load.inflight,
+            pending_prefill_tokens: load.pending_prefill_tokens,
+            active_tokens: load.active_tokens,
+            cached_tokens: self.cached_tokens(entry.endpoint.id),
+            capacity_tokens: self.capacity_tokens(entry),
+            ready_for_s: entry
+                .ready_since
+                .map_or(f64::INFINITY, |since| now.since(since).as_secs_f64()),
+        }
+    }
+
+    fn cached_tokens(&self, id: EndpointId) -> u64 {
+        let bytes = self.index.blocks(id) as f64 * super::CHUNK_BYTES as f64;
+        (bytes / super::tokens::DEFAULT_BYTES_PER_TOKEN) as u64
+    }
+
+    fn reserve(
+        &self,
+        picker: &mut Picker,
+        entry: &Entry,
+        prompt: &Prompt,
+        decision: &Decision,
+        to: &Scored,
+        now: Mono,
+    ) -> Attempt {
+        let request = request_view(prompt, &[]);
+        let mut view = self.view(entry, prompt, Match::default(), now);
+        view.match_tokens = to.match_tokens;
+        let dispatch = picker.scheduler.commit(now, &request, decision, &view);
+        let output = picker
+            .scheduler
+            .expected_output_tokens(&prompt.model, prompt.max_output_tokens);
+        let uncached = prompt.tokens.saturating_sub(to.match_tokens);
+        let context = prompt
+            .tokens
+            .saturating_add(if prompt.keys.is_some() { output } else { 0 });
+        let endpoint = entry.endpoint.clone();
+        let reservation = Reservation::take(&endpoint.load, uncached, context);
+        let mut provisional = SmallVec::<[Provisional; 1]>::new();
+        if prompt.fills_cache {
+            provisional.extend(prompt.chains().map(|chain| self.index.store(endpoint.id, chain)));
+        }
+        Attempt {
+            match_tokens: to.match_tokens,
+            active_before: view.active_tokens,
+            endpoint,
+            dispatch,
+            reservation,
+            provisional,
+        }
+    }
+}
+
+/// Why an endpoint takes no request now.
+fn unavailable(entry: &Entry) -> Option<&'static str> {
+    match entry.state {
+        State::Ready if entry.endpoint.is_full() => Some("at max_inflight"),
+        State::Ready => None,
+        state => Some(state.as_str()),
+    }
+}
+
+fn request_view<'a>(prompt: &'a Prompt, exclude: &'a [EndpointId]) -> RequestView<'a> {
+    RequestView {
+        model: &prompt.model,
+        prompt_tokens: prompt.tokens,
+        keyed: prompt.keys.is_some(),
+        max_output_tokens: prompt.max_output_tokens,
+        // Only the consistent-hash rule of the replay places by it.
+        prefix_key: None,
+        session: prompt.session,
+        exclude,
+    }
+}

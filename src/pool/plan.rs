@@ -1,0 +1,139 @@
+//! One request's way through a pool: the decision, the endpoint being tried, and the ones after it.
+
+use super::endpoint::Endpoint;
+use super::load::Reservation;
+use super::prompt::{Prompt, PromptShape};
+use super::snapshot::Snapshot;
+use super::{DEFAULT_BLOCK_TOKENS, Pool};
+use crate::prefix::{EndpointId, Provisional};
+use crate::scheduling::{Decision, Dispatch};
+use crate::time::Mono;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// A decision being carried out. Dropping it gives back whatever is still reserved.
+#[derive(Debug)]
+pub struct Plan {
+    pub pool: Arc<Pool>,
+    pub prompt: Prompt,
+    pub decision: Decision,
+    /// The snapshot that the decision read.
+    pub snapshot: Arc<Snapshot>,
+    /// Endpoints tried so far, the present one last.
+    pub tried: SmallVec<[EndpointId; 4]>,
+    pub attempt: Option<Attempt>,
+}
+
+/// One try at one endpoint.
+#[derive(Debug)]
+pub struct Attempt {
+    pub endpoint: Arc<Endpoint>,
+    /// Cached prefix tokens that the index predicted there.
+    pub match_tokens: u32,
+    pub dispatch: Dispatch,
+    pub reservation: Reservation,
+    /// Active tokens on the endpoint before this request.
+    pub active_before: u64,
+    /// Index entries written for this try, one per chain; emptied when they are confirmed or undone.
+    pub(super) provisional: SmallVec<[Provisional; 1]>,
+}
+
+/// A prompt's length and its predicted match in KV blocks of the endpoint that serves it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Blocks {
+    pub matched: u32,
+    pub total: u32,
+}
+
+impl Plan {
+    /// Shape of the prompt, for logs and admin pages.
+    pub fn shape(&self) -> PromptShape {
+        self.prompt.shape()
+    }
+
+    /// The prompt in KV blocks of the present endpoint; a partial block counts nowhere.
+    pub fn blocks(&self) -> Blocks {
+        let Some(attempt) = &self.attempt else {
+            return Blocks::default();
+        };
+        let entry = self.snapshot.by_id(attempt.endpoint.id);
+        let block_tokens = entry
+            .map_or(DEFAULT_BLOCK_TOKENS, |entry| self.pool.block_tokens(entry))
+            .max(1);
+        Blocks {
+            matched: attempt.match_tokens / block_tokens,
+            total: self.prompt.tokens / block_tokens,
+        }
+    }
+
+    /// Tries so far.
+    pub fn attempts(&self) -> u32 {
+        self.tried.len() as u32
+    }
+
+    /// Whether another endpoint may be tried after a failure.
+    pub fn may_retry(&self) -> bool {
+        self.attempts() <= self.pool.settings.retries
+    }
+
+    /// The engine accepted the request: what was written to the index for it stays.
+    pub fn confirm(&mut self) {
+        let Some(attempt) = &mut self.attempt else { return };
+        for (chain, provisional) in self.prompt.chains().zip(attempt.provisional.drain(..)) {
+            self.pool.index.confirm(chain, provisional);
+        }
+    }
+
+    /// The try failed or was refused: gives back its reservation and its index entries.
+    pub fn abandon(&mut self) -> Option<Arc<Endpoint>> {
+        let mut attempt = self.attempt.take()?;
+        for (chain, provisional) in self.prompt.chains().zip(attempt.provisional.drain(..)) {
+            self.pool.index.undo(chain, provisional);
+        }
+        Some(attempt.endpoint.clone())
+    }
+
+    /// The try never reached its endpoint: as [`Plan::abandon`], and the scheduler forgets the pick.
+    pub fn never_sent(&mut self) -> Option<Arc<Endpoint>> {
+        if let Some(attempt) = &self.attempt {
+            self.pool.revert(&attempt.dispatch);
+        }
+        self.abandon()
+    }
+
+    /// The engine answered with an error: the try stays, its index entries go.
+    pub fn discredit(&mut self) {
+        let Some(attempt) = &mut self.attempt else { return };
+        for (chain, provisional) in self.prompt.chains().zip(attempt.provisional.drain(..)) {
+            self.pool.index.undo(chain, provisional);
+        }
+    }
+
+    /// Takes the decision out, for what is kept of it after the request.
+    pub fn take_decision(&mut self) -> Decision {
+        let empty = Decision {
+            ranked: Vec::new(),
+            filtered: Vec::new(),
+            term_names: self.decision.term_names.clone(),
+            ..self.decision
+        };
+        std::mem::replace(&mut self.decision, empty)
+    }
+
+    /// Picks the next-best endpoint of the same decision that still takes requests.
+    pub fn advance(&mut self, now: Mono) -> bool {
+        self.abandon();
+        self.attempt = self.pool.pick_next(self, now);
+        if let Some(attempt) = &self.attempt {
+            self.tried.push(attempt.endpoint.id);
+        }
+        self.attempt.is_some()
+    }
+}
+
+impl Drop for Plan {
+    /// A request that ends before the engine answered leaves nothing behind.
+    fn drop(&mut self) {
+        self.abandon();
+    }
+}

@@ -1,0 +1,110 @@
+//! Answers that the gateway gives itself.
+
+use super::buffered;
+use super::context::{Context, Refusal};
+use super::error::Reason;
+use bytes::Bytes;
+use http::header;
+use pingora_core::{Error, ErrorSource, ErrorType, Result};
+use pingora_http::ResponseHeader;
+use pingora_proxy::{FailToProxy, Session};
+use std::time::Duration;
+
+/// How long a refused client may go on sending its body before the connection is closed: closing at once would
+/// reset the connection under the answer.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Marks a phase's failure as the client's leaving.
+pub fn client_gone() -> Box<Error> {
+    Error::explain(ErrorType::ConnectionClosed, "the client left").into_down()
+}
+
+/// Marks a phase's failure as an answer of the gateway's own, which stands in `ctx.refused`.
+pub fn refused(ctx: &mut Context, refusal: Refusal) -> Box<Error> {
+    let status = refusal.reason.status();
+    ctx.refused = Some(refusal);
+    Error::explain(ErrorType::HTTPStatus(status), "refused by the gateway").into_in()
+}
+
+/// Answers with `ctx.refused`; for the phase that may end a request.
+pub async fn refuse(session: &mut Session, ctx: &mut Context) -> Result<bool> {
+    let body_read = session.as_mut().is_body_done();
+    write(session, ctx, !body_read).await?;
+    if !body_read {
+        let discard =
+            async { while let Ok(Some(_)) = session.downstream_session.read_request_body().await {} };
+        let _ = tokio::time::timeout(LINGER, discard).await;
+    }
+    Ok(true)
+}
+
+/// The last phase of a request that failed.
+pub async fn failure(session: &mut Session, error: &Error, ctx: &mut Context) -> FailToProxy {
+    if let Some(slot) = &ctx.slot {
+        buffered::restore(session, slot);
+    }
+    let refusal = reason_of(error, ctx);
+    let started = session
+        .response_written()
+        .is_some_and(|head| !head.status.is_informational());
+    let (Some(refusal), false) = (refusal, started) else {
+        // Nobody to tell, or the head is out: the connection is cut without a proper end, so that the client can
+        // tell a broken response from a complete one.
+        return FailToProxy {
+            error_code: ctx.response.status,
+            can_reuse_downstream: false,
+        };
+    };
+    let error_code = refusal.reason.status();
+    ctx.refused = Some(refusal);
+    let keep = session.as_mut().is_body_done();
+    let written = write(session, ctx, !keep).await.is_ok();
+    FailToProxy {
+        error_code,
+        can_reuse_downstream: written && keep,
+    }
+}
+
+/// What a failure means to the client; `None` when the client itself is gone.
+fn reason_of(error: &Error, ctx: &mut Context) -> Option<Refusal> {
+    if let Some(refusal) = ctx.refused.take() {
+        return Some(refusal);
+    }
+    let reason = match (error.esource(), error.etype()) {
+        (
+            ErrorSource::Downstream,
+            ErrorType::ConnectionClosed | ErrorType::ReadError | ErrorType::WriteError | ErrorType::H2Error,
+        ) => return None,
+        (ErrorSource::Downstream, _) => Reason::BadRequest,
+        (_, ErrorType::ReadTimedout) => Reason::UpstreamTimeout,
+        _ => ctx.failure.unwrap_or(Reason::UpstreamReset),
+    };
+    Some(Refusal::plain(reason))
+}
+
+async fn write(session: &mut Session, ctx: &Context, close: bool) -> Result<()> {
+    let Some(Refusal { reason, detail }) = &ctx.refused else {
+        return Ok(());
+    };
+    let body = reason.body(detail.as_deref());
+    let mut head = ResponseHeader::build(reason.status(), Some(6))?;
+    head.insert_header(header::CONTENT_TYPE, "application/json")?;
+    head.insert_header(header::CONTENT_LENGTH, body.len().to_string())?;
+    head.insert_header("x-homing-error", reason.label())?;
+    if !ctx.request_id.is_empty() {
+        head.insert_header("x-request-id", ctx.request_id.as_str())?;
+    }
+    if let Some(after) = reason.retry_after() {
+        head.insert_header(header::RETRY_AFTER, after.as_secs().max(1).to_string())?;
+    }
+    if close {
+        session.set_keepalive(None);
+    }
+    let is_head = session.req_header().method == http::Method::HEAD;
+    session
+        .downstream_session
+        .write_response_header(Box::new(head))
+        .await?;
+    let body = if is_head { Bytes::new() } else { Bytes::from(body) };
+    session.downstream_session.write_response_body(body, true).await
+}

@@ -1,0 +1,92 @@
+//! What one request carries through the proxy's phases.
+
+use super::budget::BodyShare;
+use super::buffered::Slot;
+use super::error::Reason;
+use crate::lifecycle::InFlight;
+use crate::openai::PathKind;
+use crate::openai::UsageScanner;
+use crate::pool::Plan;
+use bytes::Bytes;
+use std::time::{Duration, Instant};
+
+/// Per-request state. Pingora makes one for each request and hands it to every phase.
+pub struct Context {
+    pub started: Instant,
+    pub request_id: String,
+    pub path_kind: PathKind,
+    /// Keeps the process from exiting while the request runs.
+    pub in_flight: InFlight,
+    /// Where the wrapped session leaves the real one, once the body has been read.
+    pub slot: Option<Slot>,
+    /// The request body, until it has been inspected.
+    pub body: Bytes,
+    pub request_bytes: usize,
+    /// Its share of the budget for buffered bodies, until no retry can follow.
+    pub body_share: Option<BodyShare>,
+    /// The decision and the endpoint being tried; `None` before the first `upstream_peer`.
+    pub plan: Option<Plan>,
+    pub explain: bool,
+    /// The client itself asked for the engine's load report.
+    pub wants_load_report: bool,
+    /// What the gateway answered itself, or will.
+    pub refused: Option<Refusal>,
+    /// Why the newest try failed.
+    pub failure: Option<Reason>,
+    /// The next try goes to the same endpoint, because only its connection was at fault.
+    pub retry_same: bool,
+    /// The present try must not use a pooled connection.
+    pub fresh_connection: bool,
+    pub response: ResponseProgress,
+    pub decision_time: Duration,
+}
+
+/// An answer of the gateway's own.
+#[derive(Debug)]
+pub struct Refusal {
+    pub reason: Reason,
+    pub detail: Option<String>,
+}
+
+impl Refusal {
+    /// The table's own words.
+    pub const fn plain(reason: Reason) -> Self {
+        Self { reason, detail: None }
+    }
+}
+
+/// How far the endpoint's response has come.
+#[derive(Default)]
+pub struct ResponseProgress {
+    pub status: u16,
+    pub is_sse: bool,
+    /// From the choice of the endpoint to the first body byte.
+    pub first_byte_after: Option<Duration>,
+    pub bytes: usize,
+    pub scanner: Option<UsageScanner>,
+}
+
+impl Context {
+    /// A request that has just been read.
+    pub fn new(in_flight: InFlight) -> Self {
+        Self {
+            started: Instant::now(),
+            request_id: String::new(),
+            path_kind: PathKind::Other,
+            in_flight,
+            slot: None,
+            body: Bytes::new(),
+            request_bytes: 0,
+            body_share: None,
+            plan: None,
+            explain: false,
+            wants_load_report: false,
+            refused: None,
+            failure: None,
+            retry_same: false,
+            fresh_connection: false,
+            response: ResponseProgress::default(),
+            decision_time: Duration::ZERO,
+        }
+    }
+}

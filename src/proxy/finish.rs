@@ -1,0 +1,218 @@
+//! The end of a request: what was learnt, counted and logged. Everything reserved is given back by then.
+
+use super::Gateway;
+use super::context::Context;
+use crate::openai::ResponseFacts;
+use crate::pool::{Attempt, Plan};
+use crate::scheduling::StreamRate;
+use crate::telemetry::access_log::{Record, SCHEMA_VERSION};
+use crate::telemetry::decisions::DecisionRecord;
+use pingora_core::{Error, ErrorSource};
+use pingora_proxy::Session;
+use std::time::{Duration, SystemTime};
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// The endpoint's whole response reached the client.
+    Complete,
+    /// The client left before.
+    ClientGone,
+    /// The response broke after its head had been sent.
+    Broken,
+    /// The gateway answered itself.
+    Refused,
+}
+
+impl Outcome {
+    fn of(error: Option<&Error>, ctx: &Context) -> Self {
+        match error {
+            _ if ctx.refused.is_some() => Self::Refused,
+            None => Self::Complete,
+            Some(error) if *error.esource() == ErrorSource::Downstream => Self::ClientGone,
+            Some(_) => Self::Broken,
+        }
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Complete => "complete",
+            Self::ClientGone => "client-gone",
+            Self::Broken => "upstream-broken",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// Ends the request.
+pub fn finish(gateway: &Gateway, session: &Session, error: Option<&Error>, ctx: &mut Context) {
+    let outcome = Outcome::of(error, ctx);
+    let status = status(session, outcome, ctx);
+    let facts = ctx
+        .response
+        .scanner
+        .take()
+        .map(|scanner| scanner.finish())
+        .unwrap_or_default();
+    let elapsed = ctx.started.elapsed();
+    if let Some(refusal) = &ctx.refused {
+        gateway.metrics.count_error(refusal.reason);
+    }
+    if outcome == Outcome::Complete {
+        learn(gateway, ctx, &facts);
+    }
+    count(gateway, ctx, status, elapsed);
+    if gateway.access_log.is_on() && (status >= 400 || sampled(gateway.settings.access_log_sample)) {
+        log(gateway, session, ctx, outcome, status, &facts, elapsed);
+    }
+    if let Some(plan) = ctx.plan.take() {
+        remember(gateway, plan, ctx, status, &facts);
+    }
+}
+
+/// The status that the client saw; 499 when it left before it saw one.
+fn status(session: &Session, outcome: Outcome, ctx: &Context) -> u16 {
+    match (&ctx.refused, session.response_written()) {
+        (Some(refusal), _) => refusal.reason.status(),
+        (None, Some(head)) if !head.status.is_informational() => head.status.as_u16(),
+        _ if outcome == Outcome::ClientGone => 499,
+        _ => ctx.response.status,
+    }
+}
+
+/// Corrects the estimates by what the engine reported of an undisturbed request.
+fn learn(gateway: &Gateway, ctx: &Context, facts: &ResponseFacts) {
+    let Some(plan) = &ctx.plan else { return };
+    let Some(attempt) = &plan.attempt else { return };
+    if let (Some(rate), Some(tokens)) = (&plan.prompt.rate, facts.prompt_tokens) {
+        rate.observe(plan.prompt.bytes(), tokens);
+        plan.pool.rates.overall.observe(plan.prompt.bytes(), tokens);
+    }
+    let Some(completion_tokens) = facts.completion_tokens else {
+        return;
+    };
+    let stream = (plan.attempts() == 1)
+        .then(|| stream_rate(gateway, ctx, attempt, completion_tokens))
+        .flatten();
+    plan.pool.learn(|scheduler| {
+        let tokens = u32::try_from(completion_tokens).unwrap_or(u32::MAX);
+        scheduler.observe_output(&plan.prompt.model, tokens);
+        if let Some(rate) = stream {
+            scheduler.observe_stream(gateway.now(), attempt.endpoint.id, &rate);
+        }
+    });
+}
+
+/// How fast the stream ran; `None` for what was no stream or too short to say.
+fn stream_rate(gateway: &Gateway, ctx: &Context, attempt: &Attempt, tokens: u64) -> Option<StreamRate> {
+    if !ctx.response.is_sse || tokens < 2 {
+        return None;
+    }
+    let first_byte_at = attempt.dispatch.at + ctx.response.first_byte_after?;
+    let s_per_token = gateway.now().since(first_byte_at).as_secs_f64() / (tokens - 1) as f64;
+    let load = attempt.endpoint.load.sample();
+    let active_tokens = (attempt.active_before + load.active_tokens) as f64 / 2.0;
+    Some(StreamRate {
+        s_per_token,
+        active_tokens,
+        inflight: f64::from(load.inflight),
+    })
+}
+
+fn count(gateway: &Gateway, ctx: &Context, status: u16, elapsed: Duration) {
+    let kind = ctx.path_kind.as_str();
+    let Some(plan) = &ctx.plan else {
+        return gateway.metrics.count_unrouted("", status, kind);
+    };
+    let Some(attempt) = &plan.attempt else {
+        return gateway.metrics.count_unrouted(&plan.pool.name, status, kind);
+    };
+    let metrics = &attempt.endpoint.metrics;
+    metrics.count_request(status, kind);
+    metrics.request_duration.observe(elapsed.as_secs_f64());
+    if let Some(first_byte) = ctx.response.first_byte_after {
+        metrics.first_byte.observe(first_byte.as_secs_f64());
+    }
+    let blocks = plan.blocks();
+    metrics.prompt_blocks.inc_by(blocks.total.into());
+    metrics.matched_blocks.inc_by(blocks.matched.into());
+}
+
+fn sampled(share: f64) -> bool {
+    share >= 1.0 || (share > 0.0 && rand::random::<f64>() < share)
+}
+
+fn log(
+    gateway: &Gateway,
+    session: &Session,
+    ctx: &Context,
+    outcome: Outcome,
+    status: u16,
+    facts: &ResponseFacts,
+    elapsed: Duration,
+) {
+    let plan = ctx.plan.as_ref();
+    let attempt = plan.and_then(|plan| plan.attempt.as_ref());
+    let blocks = plan.map(Plan::blocks).unwrap_or_default();
+    let request = session.req_header();
+    gateway.access_log.write(&Record {
+        v: SCHEMA_VERSION,
+        time: jiff::Timestamp::now()
+            .strftime("%Y-%m-%dT%H:%M:%S%.3fZ")
+            .to_string(),
+        request_id: &ctx.request_id,
+        client: session.client_addr().map(ToString::to_string),
+        method: request.method.as_str(),
+        path: request.uri.path(),
+        pool: plan.map(|plan| &*plan.pool.name),
+        model: plan
+            .map(|plan| &*plan.prompt.model)
+            .filter(|model| !model.is_empty()),
+        endpoint: attempt.map(|attempt| &*attempt.endpoint.name),
+        status,
+        error: ctx.refused.as_ref().map(|refusal| refusal.reason.label()),
+        outcome: outcome.as_str(),
+        decision: plan.map(|plan| plan.decision.kind.as_str()),
+        attempts: plan.map_or(0, Plan::attempts),
+        stream: ctx.response.is_sse,
+        request_bytes: ctx.request_bytes,
+        response_bytes: ctx.response.bytes,
+        prompt_tokens: plan.map_or(0, |plan| plan.prompt.tokens),
+        prompt_blocks: blocks.total,
+        matched_blocks: blocks.matched,
+        reported_prompt_tokens: facts.prompt_tokens,
+        reported_cached_tokens: facts.cached_tokens,
+        completion_tokens: facts.completion_tokens,
+        decision_us: u64::try_from(ctx.decision_time.as_micros()).unwrap_or(u64::MAX),
+        ttfb_ms: ctx.response.first_byte_after.map(millis),
+        duration_ms: millis(elapsed),
+    });
+}
+
+fn millis(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e6).round() / 1e3
+}
+
+/// Keeps the decision for the admin pages.
+fn remember(gateway: &Gateway, mut plan: Plan, ctx: &mut Context, status: u16, facts: &ResponseFacts) {
+    let attempt = plan.attempt.as_ref();
+    let record = DecisionRecord {
+        at_unix_ms: SystemTime::UNIX_EPOCH
+            .elapsed()
+            .map_or(0, |since| since.as_millis() as u64),
+        pool: plan.pool.name.clone(),
+        model: std::mem::take(&mut plan.prompt.model).into(),
+        path_kind: ctx.path_kind.as_str(),
+        prompt: plan.shape(),
+        snapshot: plan.snapshot.clone(),
+        endpoint: attempt.map(|attempt| attempt.endpoint.name.clone()),
+        attempts: plan.attempts(),
+        status,
+        predicted_cached_tokens: attempt.map_or(0, |attempt| attempt.match_tokens),
+        reported_cached_tokens: facts.cached_tokens,
+        ttfb_ms: ctx.response.first_byte_after.map(millis),
+        request_id: std::mem::take(&mut ctx.request_id),
+        decision: plan.take_decision(),
+    };
+    gateway.decisions.push(record);
+}
