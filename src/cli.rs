@@ -1,1 +1,115 @@
-//! (in work)
+//! The command line: one module per command, each with its `Args` and a `run`.
+//!
+//! A new command is a `mod` line, a variant of `Command` and an arm in `Command::run`.
+
+mod check;
+mod generate;
+mod import;
+mod schema;
+
+use crate::config::Diagnostics;
+use clap::{CommandFactory, Parser, Subcommand};
+use std::io;
+use std::process::ExitCode;
+
+/// How a command ended, as the process's exit code (sysexits.h for the last two).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// 0: done.
+    Fine,
+    /// 1: something failed at run time.
+    Failure,
+    /// 64: the command line itself is wrong.
+    Usage,
+    /// 78: the configuration is wrong.
+    Config,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(match exit {
+            Exit::Fine => 0,
+            Exit::Failure => 1,
+            Exit::Usage => 64,
+            Exit::Config => 78,
+        })
+    }
+}
+
+/// KV-cache-aware load balancer for fleets of vLLM servers.
+#[derive(Debug, Parser)]
+#[command(name = "homing", version, max_term_width = 100, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "Exit codes: 0 fine, 1 failure at run time, 64 wrong usage, 78 wrong configuration.";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Check(check::Args),
+    Import(import::Args),
+    Schema(schema::Args),
+    Completions(generate::CompletionsArgs),
+    Man(generate::ManArgs),
+}
+
+impl Command {
+    fn run(self) -> anyhow::Result<Exit> {
+        match self {
+            Self::Check(args) => check::run(&args),
+            Self::Import(args) => import::run(&args),
+            Self::Schema(args) => schema::run(&args),
+            Self::Completions(args) => generate::completions(&args),
+            Self::Man(args) => generate::man(&args),
+        }
+    }
+}
+
+/// The definition of the whole command line, for what is generated from it.
+fn definition() -> clap::Command {
+    Cli::command()
+}
+
+/// Reads the process's arguments, runs the command and tells its faults on stderr.
+pub fn main() -> ExitCode {
+    let exit = match Cli::try_parse() {
+        Ok(cli) => cli.command.run().unwrap_or_else(|error| told(&error)),
+        Err(error) => {
+            // Nothing is left to be done when stdout or stderr is gone.
+            let _ = error.print();
+            if error.use_stderr() {
+                Exit::Usage
+            } else {
+                Exit::Fine
+            }
+        }
+    };
+    exit.into()
+}
+
+/// Tells `error` on stderr and says how the process ends.
+fn told(error: &anyhow::Error) -> Exit {
+    if let Some(faults) = error.downcast_ref::<Diagnostics>() {
+        eprint!("{faults}");
+        return Exit::Config;
+    }
+    let io_error = error.chain().find_map(|cause| cause.downcast_ref::<io::Error>());
+    // `homing man | head` is a reader's right, not a failure.
+    if io_error.is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) {
+        return Exit::Fine;
+    }
+    eprintln!("homing: {error:#}");
+    Exit::Failure
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn definition_is_consistent() {
+        definition().debug_assert();
+    }
+}

@@ -6,12 +6,16 @@
 
 pub mod address;
 pub mod diagnostic;
+mod effective;
 pub mod environment;
+mod policy;
+mod reference;
 pub mod schema;
 mod shape;
 mod tree;
 pub mod units;
 mod validate;
+mod yaml;
 
 pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use schema::Config;
@@ -27,13 +31,15 @@ pub struct Inspection {
     pub config: Option<Config>,
     /// Every fault; warnings only when there is a configuration.
     pub diagnostics: Diagnostics,
+    /// The file's values with their places.
+    tree: Option<Node>,
 }
 
 impl Inspection {
     /// Reads and checks `text`; `origin` is the file's name in messages, `env` answers `${NAME}`.
     pub fn of(text: &str, origin: &str, env: &Lookup<'_>) -> Self {
         let mut diagnostics = Diagnostics::new(origin, text);
-        let mut config = None;
+        let (mut config, mut written) = (None, None);
         match Node::parse(text) {
             Ok(mut tree) => {
                 let schema = json_schema();
@@ -46,12 +52,14 @@ impl Inspection {
                     }
                     Err(fault) => diagnostics.extend([*fault]),
                 }
+                written = Some(tree);
             }
             Err(fault) => diagnostics.extend([*fault]),
         }
         Self {
             config: config.filter(|_| !diagnostics.has_errors()),
             diagnostics,
+            tree: written,
         }
     }
 
@@ -66,9 +74,15 @@ impl Inspection {
                 Self {
                     config: None,
                     diagnostics,
+                    tree: None,
                 }
             }
         }
+    }
+
+    /// The effective configuration as YAML, defaults marked; `None` when the file has an error.
+    pub fn effective(&self) -> Option<String> {
+        effective::write(self.config.as_ref()?, self.tree.as_ref()?).ok()
     }
 
     /// The configuration, or all that is wrong with it. Warnings are dropped.
@@ -101,6 +115,11 @@ impl Config {
 /// The JSON Schema of the configuration file.
 pub fn json_schema() -> serde_json::Value {
     schemars::schema_for!(Config).to_value()
+}
+
+/// The reference file: every key with its comment and default.
+pub fn reference() -> String {
+    reference::write(&json_schema())
 }
 
 fn process_environment(name: &str) -> Option<String> {

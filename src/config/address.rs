@@ -181,7 +181,7 @@ impl JsonSchema for EndpointUrl {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "format": "homing-url", "pattern": "^https?://[^/?#]+/?$" })
+        json_schema!({ "type": "string", "format": "homing-url", "pattern": r"^https?://[^/?#]+/?$|\$\{" })
     }
 }
 
@@ -213,7 +213,7 @@ impl Serialize for ListenAddresses {
 
 /// Schema of one listen address.
 pub(super) fn listen_schema(_: &mut SchemaGenerator) -> Schema {
-    json_schema!({ "type": "string", "format": "homing-listen", "pattern": ":[0-9]+$" })
+    json_schema!({ "type": "string", "format": "homing-listen", "pattern": r":[0-9]+$|\$\{" })
 }
 
 impl JsonSchema for ListenAddresses {

@@ -31,7 +31,7 @@ pub struct Config {
     /// Admin port: metrics, health, explain and the dashboard.
     pub admin: Admin,
     /// Worker threads of the data port. Default: one per core.
-    #[schemars(range(min = 1, max = 1024))]
+    #[schemars(range(min = 1, max = 1024), example = 2)]
     pub threads: Option<NonZeroUsize>,
     /// Bounds on what clients may send.
     pub limits: Limits,

@@ -56,3 +56,73 @@ fn preset_defaults_and_words_agree_with_serde() {
         assert_eq!(serde_json::to_value(plugin).unwrap(), plugin.as_str());
     }
 }
+
+#[test]
+fn effective_configuration_marks_defaults_and_reads_back() {
+    let inspection = Inspection::of(SMALL, "small.yaml", &|_| None);
+    let text = inspection.effective().unwrap();
+    assert!(text.starts_with("listen: 127.0.0.1:8080  # default\n"), "{text}");
+    assert!(
+        text.contains("\n      - name: 127.0.0.1:8001  # default\n        url: http://127.0.0.1:8001\n"),
+        "{text}"
+    );
+    assert!(text.contains("\n        max_inflight: 8\n"), "{text}");
+    assert!(
+        text.contains("- type: token-load-scorer\n          weight: 1.0  # default\n"),
+        "{text}"
+    );
+    assert_eq!(
+        Config::parse(&text, "effective.yaml").unwrap(),
+        inspection.config.unwrap()
+    );
+}
+
+#[test]
+fn reference_shows_the_defaults() {
+    let text = reference();
+    let config = Config::parse(&text, "reference.yaml").unwrap_or_else(|faults| panic!("{faults}\n{text}"));
+    let mut pool = schema::Pool {
+        endpoints: config.pools[0].endpoints.clone(),
+        ..Default::default()
+    };
+    pool.scheduling.preset = Some(DEFAULT_PRESET);
+    let expected = Config {
+        pools: vec![pool],
+        ..Default::default()
+    };
+    assert_eq!(config, expected);
+    assert_eq!(
+        config.pools[0].endpoints[0].url.to_string(),
+        "http://127.0.0.1:8000"
+    );
+}
+
+/// The keys that the reference comments out are spelled right too: with their `#` removed, nothing is wrong
+/// but what cannot go together.
+#[test]
+fn reference_has_no_wrong_key_even_uncommented() {
+    let uncomment = |line: &str| {
+        let body = line.trim_start();
+        let key = body
+            .strip_prefix('#')
+            .filter(|rest| !rest.starts_with(' ') || rest.starts_with("  "));
+        key.map_or(line.to_owned(), |key| {
+            format!("{}{key}", &line[..line.len() - body.len()])
+        })
+    };
+    let text: Vec<String> = reference().lines().map(uncomment).collect();
+    let found = Inspection::of(&text.join("\n"), "reference.yaml", &|_| None).diagnostics;
+    let known = [
+        "not yet supported",
+        "both given",
+        "a second picker",
+        "the scorers have no effect",
+    ];
+    for item in found.items() {
+        assert!(known.iter().any(|part| item.message.contains(part)), "{found}");
+    }
+    assert!(
+        found.items().iter().any(|item| item.path == "pools[0].kv_events"),
+        "{found}"
+    );
+}

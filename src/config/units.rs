@@ -318,7 +318,7 @@ impl JsonSchema for Period {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "format": "homing-duration", "pattern": r"^\s*[0-9.]+\s*(us|ms|s|m|h|d)\s*$" })
+        json_schema!({ "type": "string", "format": "homing-duration", "pattern": r"^\s*[0-9.]+\s*(us|ms|s|m|h|d)\s*$|\$\{" })
     }
 }
 
@@ -332,7 +332,7 @@ impl JsonSchema for ByteSize {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "format": "homing-size", "pattern": r"^\s*[0-9.]+\s*([KMGT]i?)?B\s*$" })
+        json_schema!({ "type": "string", "format": "homing-size", "pattern": r"^\s*[0-9.]+\s*([KMGT]i?)?B\s*$|\$\{" })
     }
 }
 

@@ -63,20 +63,25 @@ impl Default for Pool {
 pub struct Endpoint {
     /// Name in metrics, logs, headers and the admin API. Must be unique in the pool. Default: host:port of the url.
     #[serde(default)]
+    #[schemars(extend("default" = null), example = "pod-a")]
     pub name: String,
-    /// Base URL: scheme, host and port, such as http://10.0.0.7:8000.
+    /// Base URL: scheme, host and port.
+    #[schemars(example = "http://127.0.0.1:8000")]
     pub url: EndpointUrl,
     /// Free key: value pairs, shown by the admin API.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// Overrides the pool's `kv_events.endpoint` for this endpoint.
     #[serde(default)]
+    #[schemars(example = "tcp://127.0.0.1:5557")]
     pub kv_events: Option<String>,
     /// Overrides the pool's `kv_events.replay` for this endpoint.
     #[serde(default)]
+    #[schemars(example = "tcp://127.0.0.1:5558")]
     pub kv_replay: Option<String>,
     /// Most requests in flight on this endpoint. Default: no bound.
     #[serde(default)]
+    #[schemars(example = 256)]
     pub max_inflight: Option<NonZeroU32>,
 }
 
@@ -252,6 +257,7 @@ pub struct KvEvents {
     /// ZMQ address of the publisher; `{host}` stands for the endpoint's host.
     pub endpoint: String,
     /// ZMQ address that replays missed events; `{host}` stands for the endpoint's host. Default: no replay.
+    #[schemars(example = "tcp://{host}:5558")]
     pub replay: Option<String>,
     /// Topic to subscribe to. Empty: all.
     pub topic: String,
@@ -272,9 +278,11 @@ impl Default for KvEvents {
 #[serde(default, deny_unknown_fields)]
 pub struct Tokenizer {
     /// A model's folder, or its tokenizer.json.
+    #[schemars(example = "/models/qwen")]
     pub path: Option<PathBuf>,
     /// Ask the endpoints' own `/tokenize` instead.
     pub engine: bool,
     /// Chat template file. Default: the one in the model's folder.
+    #[schemars(example = "/models/qwen/chat_template.jinja")]
     pub chat_template: Option<PathBuf>,
 }

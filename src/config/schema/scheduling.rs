@@ -1,10 +1,13 @@
 //! How an endpoint is chosen: a preset's name, or the plugins themselves.
 
 use super::super::units::Period;
+use crate::scheduling::scorers::TOKEN_LOAD_THRESHOLD;
+use crate::scheduling::sticky::Affinity;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::borrow::Cow;
+use std::time::Duration;
 
 /// The preset of a pool that names neither preset nor plugins.
 pub const DEFAULT_PRESET: Preset = Preset::OptimizedBaseline;
@@ -15,6 +18,7 @@ pub const DEFAULT_PRESET: Preset = Preset::OptimizedBaseline;
 pub struct Scheduling {
     /// A named rule.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = DEFAULT_PRESET.as_str()))]
     pub preset: Option<Preset>,
     /// Instead of a preset: filters, weighted scorers and one picker.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -59,6 +63,16 @@ pub enum Preset {
 }
 
 impl Preset {
+    /// Every preset, in the order of the documentation.
+    pub const ALL: [Self; 6] = [
+        Self::LeastCost,
+        Self::OptimizedBaseline,
+        Self::Sticky,
+        Self::RoundRobin,
+        Self::Random,
+        Self::LeastRequest,
+    ];
+
     /// The word in configuration files, metrics and reports.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -141,7 +155,7 @@ pub struct TokenLoad {
 impl Default for TokenLoad {
     fn default() -> Self {
         Self {
-            threshold_tokens: 4_194_304,
+            threshold_tokens: TOKEN_LOAD_THRESHOLD as u64,
         }
     }
 }
@@ -166,18 +180,23 @@ impl Default for SessionAffinity {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AffinityFilter {
-    /// Endpoints that hold at least this share of the prompt are kept, from 0 to 1.
+    /// Endpoints that hold at least this share of the prompt are kept, above 0 and at most 1.
     #[schemars(range(min = 0, max = 1))]
-    pub match_ratio: f64,
+    pub min_match_ratio: f64,
     /// Unless the best of them would start later than the best other by more than this.
-    pub max_delay: Period,
+    pub max_extra_wait: Period,
+    /// Prefill speed of one endpoint in tokens per second, to turn waiting tokens into time.
+    #[schemars(range(min = 1))]
+    pub prefill_tokens_per_s: f64,
 }
 
 impl Default for AffinityFilter {
     fn default() -> Self {
+        let default = Affinity::default();
         Self {
-            match_ratio: 0.80,
-            max_delay: Period::from_secs(18),
+            min_match_ratio: default.min_match_ratio,
+            max_extra_wait: Period(Duration::from_secs_f64(default.max_extra_wait_s)),
+            prefill_tokens_per_s: default.prefill_tokens_per_s,
         }
     }
 }

@@ -77,41 +77,57 @@ impl Check<'_> {
                 );
             }
         }
+        self.weights(plugins, path);
+    }
+
+    fn weights(&mut self, plugins: &[Plugin], path: &str) {
         let weights: Vec<f64> = positions(plugins, PluginRole::Scorer)
             .map(|i| plugins[i].weight)
             .collect();
-        let random = plugins.iter().any(|p| p.kind == PluginKind::RandomPicker);
-        let silent = weights.iter().all(|w| *w == 0.0);
-        if random && !weights.is_empty() {
-            let fault =
-                Diagnostic::warning("`random-picker` does not look at scores: the scorers have no effect");
-            self.report(
-                path,
-                fault.fix("use `weighted-random-picker` or `max-score-picker`"),
-            );
-        } else if !random && silent && positions(plugins, PluginRole::Picker).next().is_some() {
-            let reason = if weights.is_empty() {
-                "there is no scorer"
-            } else {
-                "every weight is 0"
-            };
-            let fault = Diagnostic::warning(format!("{reason}: every endpoint scores the same"));
-            self.report(
-                path,
-                fault.fix("add `- { type: prefix-cache-scorer, weight: 3 }`, or use `preset: random`"),
-            );
-        }
+        let Some(picker) = positions(plugins, PluginRole::Picker).next() else {
+            return;
+        };
+        let random = plugins[picker].kind == PluginKind::RandomPicker;
+        let fix = "add `- { type: prefix-cache-scorer, weight: 3 }`, or use `preset: random`";
+        let fault = match (random, weights.is_empty()) {
+            (true, true) => return,
+            (true, false) => {
+                Diagnostic::warning("`random-picker` does not look at scores: the scorers have no effect")
+                    .fix("use `weighted-random-picker` or `max-score-picker`")
+            }
+            (false, true) => Diagnostic::error("no scorer: nothing tells the endpoints apart").fix(fix),
+            (false, false) if weights.iter().all(|w| *w == 0.0) => {
+                Diagnostic::warning("every weight is 0: every endpoint scores the same").fix(fix)
+            }
+            (false, false) => return,
+        };
+        self.report(path, fault);
     }
 
     fn parameters(&mut self, plugin: &Plugin, path: &str) {
-        if let PluginKind::SessionAffinityScorer(session) = &plugin.kind
-            && http::HeaderName::try_from(session.header.as_str()).is_err()
-        {
-            let fault = Diagnostic::error(format!("`{}` is no name of a header", session.header));
-            self.report(
-                &format!("{path}.header"),
-                fault.expected("letters, digits and `-`, such as x-session-id"),
-            );
+        match &plugin.kind {
+            PluginKind::SessionAffinityScorer(session)
+                if http::HeaderName::try_from(session.header.as_str()).is_err() =>
+            {
+                let fault = Diagnostic::error(format!("`{}` is no name of a header", session.header));
+                let fault = fault.expected("letters, digits and `-`, such as x-session-id");
+                self.report(&format!("{path}.header"), fault);
+            }
+            PluginKind::PrefixCacheAffinityFilter(filter) => {
+                self.positive(
+                    &format!("{path}.max_extra_wait"),
+                    filter.max_extra_wait,
+                    "the filter would keep nothing",
+                );
+                if filter.min_match_ratio == 0.0 {
+                    let fault = Diagnostic::error("`min_match_ratio` is 0: the filter would keep everything");
+                    self.report(
+                        &format!("{path}.min_match_ratio"),
+                        fault.expected("a share above 0, such as 0.8"),
+                    );
+                }
+            }
+            _ => {}
         }
     }
 }

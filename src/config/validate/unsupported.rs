@@ -4,6 +4,7 @@
 use super::super::diagnostic::Diagnostic;
 use super::super::schema::{Config, PrefixSource};
 use super::Check;
+use crate::scheduling::plugins::PLUGIN_TYPES;
 
 impl Check<'_> {
     pub(super) fn unsupported(&mut self, config: &Config) {
@@ -25,6 +26,16 @@ impl Check<'_> {
                     "`tokenizer`",
                     "remove it: text is measured by a learnt estimate",
                 );
+            }
+            for (j, plugin) in pool.scheduling.plugins.iter().enumerate() {
+                let name = plugin.kind.plugin_type().as_str();
+                if !PLUGIN_TYPES.iter().any(|known| known.name == name) {
+                    self.not_yet(
+                        &format!("{path}.scheduling.plugins[{j}].type"),
+                        &format!("`{name}`"),
+                        "remove it",
+                    );
+                }
             }
             for (j, endpoint) in pool.endpoints.iter().enumerate() {
                 let at = format!("{path}.endpoints[{j}]");
