@@ -5,6 +5,8 @@
 mod check;
 mod generate;
 mod import;
+mod logging;
+mod run;
 mod schema;
 
 use crate::config::Diagnostics;
@@ -48,6 +50,7 @@ const EXIT_CODES: &str = "Exit codes: 0 fine, 1 failure at run time, 64 wrong us
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Run(run::Args),
     Check(check::Args),
     Import(import::Args),
     Schema(schema::Args),
@@ -58,6 +61,7 @@ enum Command {
 impl Command {
     fn run(self) -> anyhow::Result<Exit> {
         match self {
+            Self::Run(args) => run::run(&args),
             Self::Check(args) => check::run(&args),
             Self::Import(args) => import::run(&args),
             Self::Schema(args) => schema::run(&args),

@@ -72,6 +72,13 @@ fn check_exits_78_with_every_fault() {
 }
 
 #[test]
+fn run_refuses_a_faulty_file_before_it_listens() {
+    let output = homing(&["run", "--config", BROKEN]);
+    assert_eq!(code(&output), 78);
+    assert!(stderr(&output).ends_with("typo-keys.yaml: 5 errors, 0 warnings\n"), "{}", stderr(&output));
+}
+
+#[test]
 fn check_speaks_json() {
     let output = homing(&["check", "--format", "json", "--config", BROKEN]);
     assert_eq!(code(&output), 78);

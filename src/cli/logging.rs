@@ -9,5 +9,9 @@ const DEFAULT_FILTER: &str = "info,pingora_core=warn,pingora_proxy=error,pingora
 /// Starts logging to standard error; a second call does nothing.
 pub fn start() {
     let filter = EnvFilter::try_from_env("HOMING_LOG").unwrap_or_else(|_| EnvFilter::new(DEFAULT_FILTER));
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr).try_init();
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .try_init();
 }

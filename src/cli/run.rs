@@ -1,31 +1,29 @@
 //! `homing run`: the gateway in the foreground.
 
-use crate::config::Config;
+use super::Exit;
+use crate::config::Inspection;
 use crate::lifecycle::server;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 /// Run the gateway in the foreground. SIGTERM lets running requests end, then exits 0.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// Configuration file.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, short, value_name = "FILE", env = "HOMING_CONFIG")]
     pub config: PathBuf,
 }
 
 /// Runs until a signal ends it.
 ///
 /// # Errors
-/// When a port cannot be bound, or a part cannot start.
-pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let config = match Config::load(&args.config) {
-        Ok(config) => config,
-        Err(diagnostics) => {
-            eprint!("{diagnostics}");
-            return Ok(ExitCode::from(super::EXIT_CONFIG));
-        }
-    };
+/// When the configuration is faulty, a port cannot be bound, or a part cannot start.
+pub fn run(args: &Args) -> anyhow::Result<Exit> {
+    let inspection = Inspection::of_file(&args.config);
+    if inspection.config.is_some() && !inspection.diagnostics.is_empty() {
+        eprint!("{}", inspection.diagnostics);
+    }
+    let config = inspection.into_result()?;
     super::logging::start();
     server::run(&config)?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Exit::Fine)
 }

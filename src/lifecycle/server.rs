@@ -3,7 +3,7 @@
 use super::{Drain, Readiness};
 use crate::admin::{self, Admin};
 use crate::config::Config;
-use crate::config::schema::{self, AccessLogTarget, Choice, PluginKind};
+use crate::config::schema::{self, AccessLogTarget};
 use crate::datalayer::watch::Watch;
 use crate::pool::{self, CHUNK_BYTES, Endpoint, Identity, Pool, Pools};
 use crate::prefix::PrefixIndex;
@@ -11,7 +11,7 @@ use crate::proxy::body::BodyLimits;
 use crate::proxy::budget::BodyBudget;
 use crate::proxy::guarded::{ConnectionLimits, Guarded};
 use crate::proxy::{Gateway, Proxy, Settings};
-use crate::scheduling::{PluginSpec, Policy, Scheduler};
+use crate::scheduling::Scheduler;
 use crate::telemetry::Metrics;
 use crate::telemetry::access_log::AccessLog;
 use anyhow::Context as _;
@@ -145,7 +145,7 @@ fn pool(of: &schema::Pool, index: &Arc<PrefixIndex>, metrics: &Metrics) -> anyho
         block_tokens: of.prefix_cache.block_size.value().map(Into::into),
         capacity_tokens,
     };
-    let scheduler = Scheduler::new(policy(&of.scheduling)?);
+    let scheduler = Scheduler::new(of.scheduling.policy()?);
     Ok(Pool::new(
         name,
         settings,
@@ -155,32 +155,6 @@ fn pool(of: &schema::Pool, index: &Arc<PrefixIndex>, metrics: &Metrics) -> anyho
         metrics,
         rand::random(),
     ))
-}
-
-fn policy(scheduling: &schema::Scheduling) -> anyhow::Result<Policy> {
-    match scheduling.choice() {
-        Choice::Preset(preset) => Policy::preset(preset.as_str()).context("unknown preset"),
-        Choice::Plugins(plugins) => {
-            let specs: Vec<_> = plugins.iter().map(plugin_spec).collect();
-            Ok(Policy::plugins(&specs)?)
-        }
-    }
-}
-
-fn plugin_spec(plugin: &schema::Plugin) -> PluginSpec {
-    let mut spec = PluginSpec::new(plugin.kind.plugin_type().as_str(), plugin.weight);
-    let mut set = |name: &str, value: f64| spec.parameters.insert(name.to_owned(), value);
-    match &plugin.kind {
-        PluginKind::TokenLoadScorer(of) => {
-            set("threshold_tokens", of.threshold_tokens as f64);
-        }
-        PluginKind::PrefixCacheAffinityFilter(of) => {
-            set("min_match_ratio", of.match_ratio);
-            set("max_extra_wait_s", of.max_delay.0.as_secs_f64());
-        }
-        _ => {}
-    }
-    spec
 }
 
 fn watches(config: &Config, gateway: &Arc<Gateway>) -> Vec<Watch> {
