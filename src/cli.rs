@@ -3,6 +3,8 @@
 //! A new command is a `mod` line, a variant of `Command` and an arm in `Command::run`.
 
 mod check;
+mod demo;
+mod explain;
 mod generate;
 mod import;
 mod logging;
@@ -52,6 +54,8 @@ const EXIT_CODES: &str = "Exit codes: 0 fine, 1 failure at run time, 64 wrong us
 enum Command {
     Run(run::Args),
     Check(check::Args),
+    Demo(demo::Args),
+    Explain(explain::Args),
     Import(import::Args),
     Schema(schema::Args),
     Completions(generate::CompletionsArgs),
@@ -63,6 +67,8 @@ impl Command {
         match self {
             Self::Run(args) => run::run(&args),
             Self::Check(args) => check::run(&args),
+            Self::Demo(args) => demo::run(&args),
+            Self::Explain(args) => explain::run(&args),
             Self::Import(args) => import::run(&args),
             Self::Schema(args) => schema::run(&args),
             Self::Completions(args) => generate::completions(&args),

@@ -75,7 +75,11 @@ fn check_exits_78_with_every_fault() {
 fn run_refuses_a_faulty_file_before_it_listens() {
     let output = homing(&["run", "--config", BROKEN]);
     assert_eq!(code(&output), 78);
-    assert!(stderr(&output).ends_with("typo-keys.yaml: 5 errors, 0 warnings\n"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).ends_with("typo-keys.yaml: 5 errors, 0 warnings\n"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]

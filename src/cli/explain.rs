@@ -37,7 +37,9 @@ enum Format {
 pub fn run(args: &Args) -> anyhow::Result<Exit> {
     let config = Config::load(&args.config)?;
     let body = read(&args.request)?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
     let decision = runtime.block_on(ask(&config, &args.path, body))?;
     match args.format {
         Format::Json => println!("{decision:#}"),
@@ -78,8 +80,9 @@ fn print(decision: &Value) {
     let empty = Vec::new();
     for candidate in decision["candidates"].as_array().unwrap_or(&empty) {
         let terms = candidate["terms"].as_object().into_iter().flatten();
-        let terms: Vec<_> =
-            terms.map(|(name, value)| format!("{name} {:.4}", value.as_f64().unwrap_or(0.0))).collect();
+        let terms: Vec<_> = terms
+            .map(|(name, value)| format!("{name} {:.4}", value.as_f64().unwrap_or(0.0)))
+            .collect();
         println!(
             "{:>3}. {:<20} {:>10.4}  matched {:>6} tokens  {}",
             text(&candidate["rank"]),
@@ -90,6 +93,10 @@ fn print(decision: &Value) {
         );
     }
     for filtered in decision["filtered"].as_array().unwrap_or(&empty) {
-        println!("  -  {:<20} not considered: {}", text(&filtered["endpoint"]), text(&filtered["reason"]));
+        println!(
+            "  -  {:<20} not considered: {}",
+            text(&filtered["endpoint"]),
+            text(&filtered["reason"])
+        );
     }
 }

@@ -29,7 +29,10 @@ pub struct Outcome {
 impl Outcome {
     /// Requests served by the pod at `at`, by the gateway's header.
     pub fn requests(&self, at: usize) -> usize {
-        self.answers.iter().filter(|answer| answer.pod == PODS[at]).count()
+        self.answers
+            .iter()
+            .filter(|answer| answer.pod == PODS[at])
+            .count()
     }
 
     /// Prefix cache hits of the pod at `at` during the experiment, in tokens.
@@ -64,7 +67,9 @@ pub async fn pulled_home(fleet: &Fleet) -> anyhow::Result<Vec<Verdict>> {
     let one_home = matches!(homes[..], [at] if long.hit_tokens(at) == expected_hits);
     Ok(vec![
         Verdict {
-            promise: format!("a known prompt is pulled home: {SENDS} of {SENDS} on one pod, {hits} tokens hit"),
+            promise: format!(
+                "a known prompt is pulled home: {SENDS} of {SENDS} on one pod, {hits} tokens hit"
+            ),
             holds: one_home && hits == expected_hits && long.all_answered(),
         },
         Verdict {
@@ -88,7 +93,10 @@ pub async fn newcomers_spread(fleet: &Fleet) -> anyhow::Result<Vec<Verdict>> {
             holds: spread == [NEWCOMERS / PODS.len(); PODS.len()] && outcome.all_answered(),
         }
     };
-    Ok(vec![verdict("at once", &together), verdict("one after another", &in_turn)])
+    Ok(vec![
+        verdict("at once", &together),
+        verdict("one after another", &in_turn),
+    ])
 }
 
 fn newcomers(first: usize) -> Vec<String> {
@@ -102,13 +110,21 @@ async fn one_after_another(fleet: &Fleet, prompts: &[String]) -> anyhow::Result<
     for prompt in prompts {
         answers.push(fleet.complete(prompt).await?);
     }
-    Ok(Outcome { before, answers, after: fleet.counts().await? })
+    Ok(Outcome {
+        before,
+        answers,
+        after: fleet.counts().await?,
+    })
 }
 
 async fn at_once(fleet: &Fleet, prompts: &[String]) -> anyhow::Result<Outcome> {
     let before = fleet.counts().await?;
     let answers = try_join_all(prompts.iter().map(|prompt| fleet.complete(prompt))).await?;
-    Ok(Outcome { before, answers, after: fleet.counts().await? })
+    Ok(Outcome {
+        before,
+        answers,
+        after: fleet.counts().await?,
+    })
 }
 
 /// A text that the pods make exactly `tokens` tokens of.
@@ -121,6 +137,9 @@ async fn prompt_of(fleet: &Fleet, tokens: u64) -> anyhow::Result<String> {
         text += &" and".repeat(((tokens - count) % 3) as usize);
         count = fleet.count_tokens(&text).await?;
     }
-    ensure!(count == tokens, "the pods make {count} tokens of a prompt that should have {tokens}");
+    ensure!(
+        count == tokens,
+        "the pods make {count} tokens of a prompt that should have {tokens}"
+    );
     Ok(text)
 }

@@ -3,7 +3,6 @@
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 use std::net::{Ipv4Addr, TcpListener};
-use std::path::Path;
 use std::time::Duration;
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
@@ -73,23 +72,30 @@ impl Fleet {
         for (name, port) in PODS.iter().zip(ports) {
             command.args(["--listen", &format!("127.0.0.1:{port}"), "--name", name]);
         }
-        self.processes.push(command.spawn().context("cannot start the pods")?);
+        self.processes
+            .push(command.spawn().context("cannot start the pods")?);
         Ok(())
     }
 
     fn start_gateway(&mut self, data: u16, admin: u16) -> anyhow::Result<()> {
         let path = self.folder.path().join("homing.yaml");
-        std::fs::write(&path, configuration(data, admin, &self.pods)).context("cannot write the configuration")?;
+        std::fs::write(&path, configuration(data, admin, &self.pods))
+            .context("cannot write the configuration")?;
         let mut command = homing()?;
         command.arg("run").arg("--config").arg(path);
-        self.processes.push(command.spawn().context("cannot start the gateway")?);
+        self.processes
+            .push(command.spawn().context("cannot start the gateway")?);
         Ok(())
     }
 
     async fn wait_until_ready(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + START_LIMIT;
         while self.ready_pods().await != PODS.len() {
-            if let Some(process) = self.processes.iter_mut().find_map(|p| p.try_wait().ok().flatten()) {
+            if let Some(process) = self
+                .processes
+                .iter_mut()
+                .find_map(|p| p.try_wait().ok().flatten())
+            {
                 bail!("a process of the demo ended at once: {process}");
             }
             if Instant::now() > deadline {
@@ -101,27 +107,54 @@ impl Fleet {
     }
 
     async fn ready_pods(&self) -> usize {
-        let Ok(answer) = self.http.get(format!("{}/endpoints", self.admin)).send().await else { return 0 };
+        let Ok(answer) = self.http.get(format!("{}/endpoints", self.admin)).send().await else {
+            return 0;
+        };
         let endpoints: Vec<Value> = answer.json().await.unwrap_or_default();
-        endpoints.iter().filter(|endpoint| endpoint["state"] == "ready").count()
+        endpoints
+            .iter()
+            .filter(|endpoint| endpoint["state"] == "ready")
+            .count()
     }
 
     /// Sends one completion request through the gateway.
     pub async fn complete(&self, prompt: &str) -> anyhow::Result<Answer> {
         let body = json!({ "model": MODEL, "prompt": prompt, "max_tokens": 8 });
         let url = format!("{}/v1/completions", self.gateway);
-        let answer = self.http.post(url).json(&body).send().await.context("the gateway did not answer")?;
-        let header = |name| answer.headers().get(name).and_then(|v| v.to_str().ok()).unwrap_or("-").to_owned();
+        let answer = self
+            .http
+            .post(url)
+            .json(&body)
+            .send()
+            .await
+            .context("the gateway did not answer")?;
+        let header = |name| {
+            answer
+                .headers()
+                .get(name)
+                .and_then(|v| v.to_str().ok())
+                .unwrap_or("-")
+                .to_owned()
+        };
         let (pod, prefix_match) = (header("x-homing-endpoint"), header("x-homing-prefix-match"));
         let status = answer.status().as_u16();
         answer.bytes().await.context("the answer broke off")?;
-        Ok(Answer { status, pod, prefix_match })
+        Ok(Answer {
+            status,
+            pod,
+            prefix_match,
+        })
     }
 
     /// How many tokens a pod makes of `text`.
     pub async fn count_tokens(&self, text: &str) -> anyhow::Result<u64> {
         let body = json!({ "model": MODEL, "prompt": text });
-        let answer = self.http.post(format!("{}/tokenize", self.pods[0])).json(&body).send().await?;
+        let answer = self
+            .http
+            .post(format!("{}/tokenize", self.pods[0]))
+            .json(&body)
+            .send()
+            .await?;
         let value: Value = answer.json().await?;
         value["count"].as_u64().context("/tokenize gave no count")
     }
@@ -130,7 +163,13 @@ impl Fleet {
     pub async fn counts(&self) -> anyhow::Result<Vec<PodCounts>> {
         let mut counts = Vec::with_capacity(self.pods.len());
         for pod in &self.pods {
-            let page = self.http.get(format!("{pod}/metrics")).send().await?.bytes().await?;
+            let page = self
+                .http
+                .get(format!("{pod}/metrics"))
+                .send()
+                .await?
+                .bytes()
+                .await?;
             let metrics = crate::datalayer::vllm::EngineMetrics::parse(&page).context("no metrics")?;
             counts.push(PodCounts {
                 prompt_tokens: metrics.prompt_tokens.unwrap_or_default() as u64,
@@ -142,7 +181,9 @@ impl Fleet {
 
     /// Returns when the user interrupts the demo.
     pub async fn wait_for_interrupt(&mut self) -> anyhow::Result<()> {
-        tokio::signal::ctrl_c().await.context("cannot wait for an interrupt")
+        tokio::signal::ctrl_c()
+            .await
+            .context("cannot wait for an interrupt")
     }
 
     /// Ends all processes.
@@ -157,14 +198,18 @@ impl Fleet {
 /// This very binary.
 fn homing() -> anyhow::Result<Command> {
     let mut command = Command::new(std::env::current_exe().context("cannot find the own binary")?);
-    command.kill_on_drop(true).env("HOMING_LOG", "error").stdin(std::process::Stdio::null());
+    command
+        .kill_on_drop(true)
+        .env("HOMING_LOG", "error")
+        .stdin(std::process::Stdio::null());
     Ok(command)
 }
 
 fn free_ports<const N: usize>() -> anyhow::Result<[u16; N]> {
     // All are held until all are known, so that no port comes twice.
-    let held: Vec<TcpListener> =
-        (0..N).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0))).collect::<Result<_, _>>()?;
+    let held: Vec<TcpListener> = (0..N)
+        .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
+        .collect::<Result<_, _>>()?;
     let mut ports = [0; N];
     for (port, listener) in ports.iter_mut().zip(&held) {
         *port = listener.local_addr()?.port();

@@ -9,12 +9,18 @@ const BAR_WIDTH: usize = 30;
 /// What is about to be shown.
 pub fn intro(fleet: &Fleet) {
     println!("Homing demo: 3 simulated vLLM pods (KV blocks of {BLOCK_TOKENS} tokens) behind one gateway.");
-    println!("Every request goes to {} and every number below is a pod's own counter.", fleet.gateway);
+    println!(
+        "Every request goes to {} and every number below is a pod's own counter.",
+        fleet.gateway
+    );
 }
 
 /// Experiment A.
 pub fn pulled_home(tokens: u64, outcome: &Outcome) {
-    println!("\nA. Pulled home: one prompt of {tokens} tokens, sent {} times", outcome.answers.len());
+    println!(
+        "\nA. Pulled home: one prompt of {tokens} tokens, sent {} times",
+        outcome.answers.len()
+    );
     route(outcome);
     table(outcome);
 }
@@ -27,7 +33,10 @@ pub fn too_short(outcome: &Outcome) {
 
 /// Experiment B.
 pub fn newcomers(how: &str, outcome: &Outcome) {
-    println!("\nB. Newcomers: {} distinct prompts, {how}", outcome.answers.len());
+    println!(
+        "\nB. Newcomers: {} distinct prompts, {how}",
+        outcome.answers.len()
+    );
     table(outcome);
 }
 
@@ -35,7 +44,11 @@ pub fn newcomers(how: &str, outcome: &Outcome) {
 pub fn verdicts(verdicts: &[Verdict]) {
     println!();
     for verdict in verdicts {
-        println!("{}  {}", if verdict.holds { "HOLDS " } else { "BROKEN" }, verdict.promise);
+        println!(
+            "{}  {}",
+            if verdict.holds { "HOLDS " } else { "BROKEN" },
+            verdict.promise
+        );
     }
 }
 
@@ -50,22 +63,36 @@ pub fn addresses(fleet: &Fleet) {
 }
 
 fn route(outcome: &Outcome) {
-    let way: Vec<String> =
-        outcome.answers.iter().map(|answer| format!("{} ({})", answer.pod, answer.prefix_match)).collect();
+    let way: Vec<String> = outcome
+        .answers
+        .iter()
+        .map(|answer| format!("{} ({})", answer.pod, answer.prefix_match))
+        .collect();
     println!("   went to, with matched/total blocks: {}", way.join(", "));
 }
 
 /// Counters per pod before and after, and where the requests went.
 fn table(outcome: &Outcome) {
-    println!("   {:<8}{:>24}{:>28}  {:>8}", "pod", "prompt tokens", "prefix cache hits (tokens)", "requests");
-    let most = (0..PODS.len()).map(|at| outcome.requests(at)).max().unwrap_or(0).max(1);
+    println!(
+        "   {:<8}{:>24}{:>28}  {:>8}",
+        "pod", "prompt tokens", "prefix cache hits (tokens)", "requests"
+    );
+    let most = (0..PODS.len())
+        .map(|at| outcome.requests(at))
+        .max()
+        .unwrap_or(0)
+        .max(1);
     for (at, name) in PODS.iter().enumerate() {
         let (before, after) = (outcome.before[at], outcome.after[at]);
         let grown = |before: u64, after: u64, by: u64| format!("{before} -> {after} (+{by})");
         let requests = outcome.requests(at);
         println!(
             "   {name:<8}{:>24}{:>28}  {requests:>8}  {}",
-            grown(before.prompt_tokens, after.prompt_tokens, outcome.prompt_tokens(at)),
+            grown(
+                before.prompt_tokens,
+                after.prompt_tokens,
+                outcome.prompt_tokens(at)
+            ),
             grown(before.hit_tokens, after.hit_tokens, outcome.hit_tokens(at)),
             "#".repeat(requests * BAR_WIDTH / most),
         );
