@@ -312,14 +312,16 @@ fn cache_hints_are_no_content() {
 
 #[test]
 fn system_texts_apart_from_the_messages_read_like_a_first_message() {
-    let chat = chat(&json!([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]));
+    let chat = vec![chat(
+        &json!([{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]),
+    )];
     let messages = json!({"system": "s", "messages": [{"role": "user", "content": "u"}]}).to_string();
-    assert_eq!(chains(PathKind::Messages, &messages), [chat.clone()]);
+    assert_eq!(chains(PathKind::Messages, &messages), chat);
     let responses = json!({"instructions": "s", "input": "u"}).to_string();
-    assert_eq!(chains(PathKind::Responses, &responses), [chat.clone()]);
+    assert_eq!(chains(PathKind::Responses, &responses), chat);
     let item = json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "u"}]});
     let items = json!({"instructions": "s", "input": [item]}).to_string();
-    assert_eq!(chains(PathKind::Responses, &items), [chat]);
+    assert_eq!(chains(PathKind::Responses, &items), chat);
 }
 
 #[test]
