@@ -2,7 +2,8 @@
 //!
 //! The form is injective (different content gives different bytes) and prefix-friendly (a prompt that grows at its
 //! end keeps its bytes so far: nothing is counted or closed up front). Boundaries are the bytes `0xF8..=0xFF`, which
-//! no UTF-8 text holds, not even generalised UTF-8 with lone surrogates:
+//! no UTF-8 text holds, not even generalised UTF-8 with lone surrogates. Texts and JSON values are in the spelling of
+//! [`super::text`]:
 //!
 //! ```text
 //! prompt   := field* ( text | ids | json | message* )
@@ -97,7 +98,7 @@ impl<'s, S: PromptSink> Canon<'s, S> {
         self.bytes += bytes.len() as u64;
         if bytes.len() > BUFFER_BYTES - self.length {
             self.flush();
-            if bytes.len() >= BUFFER_BYTES / 2 {
+            if bytes.len() >= BUFFER_BYTES / 4 {
                 return self.sink.write(bytes);
             }
         }
@@ -109,9 +110,9 @@ impl<'s, S: PromptSink> Canon<'s, S> {
         self.put(&[tag]);
     }
 
-    /// The text of a string's inside, under no tag of its own.
+    /// A string's inside, under no tag of its own.
     pub(super) fn bare_text(&mut self, inside: &[u8]) {
-        text::decode(inside, &mut |piece| self.put(piece));
+        text::normalise(inside, &mut |piece| self.put(piece));
     }
 
     pub(super) fn text(&mut self, inside: &[u8]) {

@@ -1,21 +1,67 @@
 //! JSON strings as text, and JSON values without their accidental spelling.
+//!
+//! One value can be spelled in many ways: `"a"` is `"\u0061"`. The canonical form spells a value as serialisers do
+//! by default: no whitespace between tokens, no escape that is not needed, and `\n` rather than `\u000a`. So nearly
+//! every string of a request passes as the slice that it is, its line ends included.
 
 use super::json::{Members, leading_string};
-use memchr::memchr;
+use memchr::{memchr, memmem};
 use smallvec::SmallVec;
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
-/// Gives the text of a string's inside to `out`, piece by piece.
+/// The escapes that a default spelling may not have: all other valid ones have no shorter form.
+static DOUBTFUL: LazyLock<[memmem::Finder<'static>; 2]> =
+    LazyLock::new(|| ["\\u", "\\/"].map(memmem::Finder::new));
+
+/// Strings from this length on are searched for doubtful escapes before their escapes are looked at one by one.
+const LONG_STRING: usize = 256;
+
+/// Gives the inside of a string to `out` in canonical spelling, piece by piece.
 ///
-/// A lone surrogate comes out as its three generalised UTF-8 (WTF-8) bytes; a wrong escape as its own bytes.
-pub(super) fn decode(inside: &[u8], out: &mut impl FnMut(&[u8])) {
-    unescape::<false>(inside, out);
+/// A lone surrogate comes out as its three generalised UTF-8 (WTF-8) bytes; a wrong escape as it is.
+pub(super) fn normalise(inside: &[u8], out: &mut impl FnMut(&[u8])) {
+    let Some(first) = memchr(b'\\', inside) else {
+        return out(inside);
+    };
+    if inside.len() >= LONG_STRING
+        && DOUBTFUL
+            .iter()
+            .all(|escape| escape.find(&inside[first..]).is_none())
+    {
+        return out(inside);
+    }
+    let mut block = Block::default();
+    let mut rest = inside;
+    let mut kept = first;
+    while let Some(at) = next_escape(rest, kept) {
+        let escape = Escape::read(&rest[at..]);
+        kept = at + escape.spelled;
+        if let Some(spelling) = escape.canonical() {
+            block.run(rest, at, out);
+            block.letter(spelling, out);
+            rest = &rest[kept..];
+            kept = 0;
+        }
+    }
+    block.run(rest, rest.len(), out);
+    block.flush(out);
 }
 
-/// Gives a value to `out` without the whitespace outside its strings, and its strings with no escape but
-/// `\"` and `\\`: two spellings of one value that differ only in those come out the same.
+/// The next backslash from `from` on. Escapes often come in groups, where a call to the vectorised search would cost
+/// more than it finds.
+fn next_escape(rest: &[u8], from: usize) -> Option<usize> {
+    let ahead = rest.get(from..)?;
+    if ahead.first() == Some(&b'\\') {
+        Some(from)
+    } else {
+        memchr(b'\\', ahead).map(|at| from + at)
+    }
+}
+
+/// Gives a value to `out` in canonical spelling; order of members and spelling of numbers are kept.
 ///
-/// Object order and the spelling of numbers are kept. The value must have passed [`super::json::Cursor::value`].
+/// The value must have passed [`super::json::Cursor::value`].
 pub(super) fn minify(value: &[u8], out: &mut impl FnMut(&[u8])) {
     let mut run = 0;
     let mut at = 0;
@@ -26,7 +72,7 @@ pub(super) fn minify(value: &[u8], out: &mut impl FnMut(&[u8])) {
                 let (start, end) = (at + 1, at + 1 + inside.len());
                 if memchr(b'\\', inside).is_some() {
                     out(&value[run..start]);
-                    unescape::<true>(inside, out);
+                    normalise(inside, out);
                     run = end;
                 }
                 at = end + 1;
@@ -53,7 +99,7 @@ pub(super) fn minify_without(value: &[u8], left_out: &[&[u8]], out: &mut impl Fn
     let kept = Members::of(value).filter(|&(key, _)| !is_left_out(key));
     for (index, (key, value)) in kept.enumerate() {
         out(if index == 0 { b"\"" } else { b",\"" });
-        unescape::<true>(key, out);
+        normalise(key, out);
         out(b"\":");
         minify(value, out);
     }
@@ -88,156 +134,200 @@ pub(super) fn word_text<'k>(inside: &'k [u8], scratch: &'k mut SmallVec<[u8; 64]
     scratch
 }
 
-/// With `MINIMAL` the two escapes that a JSON string cannot do without stay.
-fn unescape<const MINIMAL: bool>(inside: &[u8], out: &mut impl FnMut(&[u8])) {
+/// Gives the text of a string's inside to `out`.
+fn decode(inside: &[u8], out: &mut impl FnMut(&[u8])) {
     let mut rest = inside;
     while let Some(at) = memchr(b'\\', rest) {
-        if at > 0 {
-            out(&rest[..at]);
-        }
+        out(&rest[..at]);
         let escape = Escape::read(&rest[at..]);
-        let text = escape.text();
-        if MINIMAL && matches!(text, b"\"" | b"\\") {
-            out(b"\\");
-        }
-        out(text);
+        let (letter, length) = escape.code.map_or(([b'\\', 0, 0, 0], 1), generalised_utf8);
+        out(&letter[..length]);
         rest = &rest[at + escape.spelled..];
     }
-    if !rest.is_empty() {
-        out(rest);
+    out(rest);
+}
+
+/// Gathers respelled text, so that what takes it gets few large pieces whatever the escapes.
+struct Block {
+    bytes: [u8; Self::BYTES],
+    length: usize,
+}
+
+impl Default for Block {
+    fn default() -> Self {
+        Self {
+            bytes: [0; Self::BYTES],
+            length: 0,
+        }
     }
 }
 
-/// One decoded escape.
+impl Block {
+    const BYTES: usize = 512;
+
+    /// Runs up to this length are copied as this many bytes whatever their length: a copy of a fixed size is a few
+    /// moves, one of any size is a call. What was copied too much is overwritten by what comes next.
+    const SHORT_RUN: usize = 32;
+
+    /// Adds the first `length` bytes of `rest`.
+    fn run(&mut self, rest: &[u8], length: usize, out: &mut impl FnMut(&[u8])) {
+        if length > Self::BYTES - self.length {
+            self.flush(out);
+            if length > Self::BYTES {
+                return out(&rest[..length]);
+            }
+        }
+        let room = &mut self.bytes[self.length..];
+        match (
+            room.first_chunk_mut::<{ Self::SHORT_RUN }>(),
+            rest.first_chunk::<{ Self::SHORT_RUN }>(),
+        ) {
+            (Some(room), Some(run)) if length <= Self::SHORT_RUN => *room = *run,
+            _ => room[..length].copy_from_slice(&rest[..length]),
+        }
+        self.length += length;
+    }
+
+    fn letter(&mut self, (letter, length): ([u8; 8], usize), out: &mut impl FnMut(&[u8])) {
+        if self.length > Self::BYTES - letter.len() {
+            self.flush(out);
+        }
+        if let Some(room) = self.bytes[self.length..].first_chunk_mut() {
+            *room = letter;
+        }
+        self.length += length;
+    }
+
+    fn flush(&mut self, out: &mut impl FnMut(&[u8])) {
+        if self.length > 0 {
+            out(&self.bytes[..self.length]);
+            self.length = 0;
+        }
+    }
+}
+
+/// One escape of a string.
 struct Escape {
-    text: [u8; 4],
-    length: usize,
-    /// How many bytes it took in the body.
+    /// The code point that it stands for; `None` for a wrong escape, of which this is the backslash alone.
+    code: Option<u32>,
+    /// How many bytes it takes in the body.
     spelled: usize,
 }
 
 impl Escape {
     /// Reads the escape at the start of `rest`, which starts with a backslash.
+    #[inline]
     fn read(rest: &[u8]) -> Self {
-        let byte = match rest.get(1) {
-            Some(&byte @ (b'"' | b'\\' | b'/')) => byte,
-            Some(b'n') => b'\n',
-            Some(b't') => b'\t',
-            Some(b'r') => b'\r',
-            Some(b'b') => 8,
-            Some(b'f') => 12,
-            Some(b'u') => return Self::read_unit(rest),
-            _ => {
-                return Self {
-                    text: [b'\\', 0, 0, 0],
-                    length: 1,
-                    spelled: 1,
-                };
-            }
-        };
-        Self {
-            text: [byte, 0, 0, 0],
-            length: 1,
-            spelled: 2,
+        match rest.get(1).map_or(0, |&letter| ONE_LETTER[usize::from(letter)]) {
+            0 => Self::read_unit(rest),
+            letter => Self {
+                code: Some(u32::from(letter)),
+                spelled: 2,
+            },
         }
     }
 
     fn read_unit(rest: &[u8]) -> Self {
-        let Some(unit) = utf16_unit(rest) else {
-            return Self {
-                text: [b'\\', 0, 0, 0],
-                length: 1,
-                spelled: 1,
-            };
-        };
-        if let 0xD800..=0xDBFF = unit
+        let unit = utf16_unit(rest);
+        if let Some(high @ 0xD800..=0xDBFF) = unit
             && let Some(low @ 0xDC00..=0xDFFF) = rest.get(6..).and_then(utf16_unit)
         {
-            return Self::code_point(0x1_0000 + ((unit - 0xD800) << 10) + (low - 0xDC00), 12);
+            return Self {
+                code: Some(0x1_0000 + ((high - 0xD800) << 10) + (low - 0xDC00)),
+                spelled: 12,
+            };
         }
-        Self::code_point(unit, 6)
-    }
-
-    /// Generalised UTF-8: as UTF-8, but surrogates are encoded too, as Python's strings may hold them.
-    const fn code_point(code: u32, spelled: usize) -> Self {
-        const fn tail(code: u32, shift: u32) -> u8 {
-            0x80 | (code >> shift & 0x3F) as u8
-        }
-        let (text, length) = match code {
-            0..0x80 => ([code as u8, 0, 0, 0], 1),
-            0x80..0x800 => ([0xC0 | (code >> 6) as u8, tail(code, 0), 0, 0], 2),
-            0x800..0x1_0000 => ([0xE0 | (code >> 12) as u8, tail(code, 6), tail(code, 0), 0], 3),
-            _ => (
-                [
-                    0xF0 | (code >> 18) as u8,
-                    tail(code, 12),
-                    tail(code, 6),
-                    tail(code, 0),
-                ],
-                4,
-            ),
-        };
         Self {
-            text,
-            length,
-            spelled,
+            code: unit,
+            spelled: if unit.is_some() { 6 } else { 1 },
         }
     }
 
-    fn text(&self) -> &[u8] {
-        &self.text[..self.length]
+    /// The canonical spelling, its length among eight bytes; `None` when the escape already has it.
+    #[inline]
+    fn canonical(&self) -> Option<([u8; 8], usize)> {
+        match (self.code?, self.spelled) {
+            (0x2F, 2) => Some((*b"/\0\0\0\0\0\0\0", 1)),
+            (_, 2) => None,
+            (code @ (0..0x20 | 0x22 | 0x5C), _) => Some(needed_escape(code as u8)),
+            (code, _) => {
+                let ([a, b, c, d], length) = generalised_utf8(code);
+                Some(([a, b, c, d, 0, 0, 0, 0], length))
+            }
+        }
     }
 }
+
+/// What a one-letter escape stands for; 0 where there is none.
+const ONE_LETTER: [u8; 256] = {
+    let mut table = [0; 256];
+    let pairs = *b"\"\"\\\\//b\x08f\x0Cn\nr\rt\t";
+    let mut at = 0;
+    while at < pairs.len() {
+        table[pairs[at] as usize] = pairs[at + 1];
+        at += 2;
+    }
+    table
+};
+
+/// The value of a hexadecimal digit; above 15 where there is none.
+const HEX_DIGIT: [u8; 256] = {
+    let mut table = [u8::MAX; 256];
+    let digits = *b"0123456789abcdef";
+    let mut value = 0;
+    while value < 16 {
+        table[digits[value] as usize] = value as u8;
+        table[digits[value].to_ascii_uppercase() as usize] = value as u8;
+        value += 1;
+    }
+    table
+};
 
 /// The UTF-16 code unit of a `\uXXXX` at the start of `rest`.
 fn utf16_unit(rest: &[u8]) -> Option<u32> {
     let hex = rest.strip_prefix(b"\\u")?.first_chunk::<4>()?;
-    hex.iter()
-        .try_fold(0, |unit, &digit| Some(unit << 4 | (digit as char).to_digit(16)?))
+    let [a, b, c, d] = hex.map(|digit| u32::from(HEX_DIGIT[usize::from(digit)]));
+    ((a | b | c | d) < 16).then_some(a << 12 | b << 8 | c << 4 | d)
+}
+
+/// The shortest escape of a quote, a backslash or a control character, with its length.
+fn needed_escape(letter: u8) -> ([u8; 8], usize) {
+    let short = match letter {
+        8 => b'b',
+        12 => b'f',
+        b'\n' => b'n',
+        b'\r' => b'r',
+        b'\t' => b't',
+        b'"' | b'\\' => letter,
+        _ => {
+            let hex = b"0123456789abcdef";
+            let (high, low) = (hex[usize::from(letter >> 4)], hex[usize::from(letter & 15)]);
+            return ([b'\\', b'u', b'0', b'0', high, low, 0, 0], 6);
+        }
+    };
+    ([b'\\', short, 0, 0, 0, 0, 0, 0], 2)
+}
+
+/// A code point in UTF-8, with its length; surrogates are encoded too, as Python's strings may hold them.
+const fn generalised_utf8(code: u32) -> ([u8; 4], usize) {
+    const fn tail(code: u32, shift: u32) -> u8 {
+        0x80 | (code >> shift & 0x3F) as u8
+    }
+    match code {
+        0..0x80 => ([code as u8, 0, 0, 0], 1),
+        0x80..0x800 => ([0xC0 | (code >> 6) as u8, tail(code, 0), 0, 0], 2),
+        0x800..0x1_0000 => ([0xE0 | (code >> 12) as u8, tail(code, 6), tail(code, 0), 0], 3),
+        _ => (
+            [
+                0xF0 | (code >> 18) as u8,
+                tail(code, 12),
+                tail(code, 6),
+                tail(code, 0),
+            ],
+            4,
+        ),
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{decode, minify};
-
-    fn text(inside: &str) -> Vec<u8> {
-        let mut out = Vec::new();
-        decode(inside.as_bytes(), &mut |piece| out.extend_from_slice(piece));
-        out
-    }
-
-    fn minified(value: &str) -> String {
-        let mut out = Vec::new();
-        minify(value.as_bytes(), &mut |piece| out.extend_from_slice(piece));
-        String::from_utf8(out).unwrap()
-    }
-
-    #[test]
-    fn escapes_decode_as_the_rfc_says() {
-        assert_eq!(text(r#"a\"\\\/\b\f\n\r\tz"#), b"a\"\\/\x08\x0c\n\r\tz");
-        assert_eq!(text(r"\u0041\u00e9\u20AC\ud83d\uDE00"), "Aé€😀".as_bytes());
-        assert_eq!(text(r"\u0000"), b"\0");
-    }
-
-    #[test]
-    fn lone_surrogates_become_generalised_utf8() {
-        assert_eq!(text(r"\ud800"), b"\xED\xA0\x80");
-        assert_eq!(text(r"\udc00x"), b"\xED\xB0\x80x");
-        assert_eq!(text(r"\ud800\u0041"), b"\xED\xA0\x80A");
-        assert_eq!(text(r"\ud800\ud83d\ude00"), b"\xED\xA0\x80\xF0\x9F\x98\x80");
-    }
-
-    #[test]
-    fn wrong_escapes_stay_as_they_are() {
-        assert_eq!(text(r"\x\u12"), br"\x\u12");
-        assert_eq!(text(r"\u12g4\"), br"\u12g4\");
-    }
-
-    #[test]
-    fn minify_drops_spelling_and_keeps_meaning() {
-        assert_eq!(
-            minified(" { \"a\" : [ 1.0 , -2e3, true ] ,\n\"b c\":\"x  \\u0041\\n\\\"\\\\\" } "),
-            "{\"a\":[1.0,-2e3,true],\"b c\":\"x  A\n\\\"\\\\\"}"
-        );
-    }
-}
+mod tests;

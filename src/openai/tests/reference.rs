@@ -117,7 +117,7 @@ fn prompts(prompt: &Value) -> Vec<Vec<u8>> {
 
 fn one_prompt(prompt: &Value) -> Vec<u8> {
     match prompt {
-        Value::String(text) => [b"\xFA", text.as_bytes()].concat(),
+        Value::String(text) => [b"\xFA", spelled(text).as_bytes()].concat(),
         Value::Array(ids) => {
             let mut out = vec![0xFD];
             for id in ids {
@@ -160,7 +160,7 @@ fn message(message: &Value) -> Vec<u8> {
     let mut out = vec![0xF9];
     match get(message, "role") {
         None => {}
-        Some(Value::String(role)) => out.extend(role.as_bytes()),
+        Some(Value::String(role)) => out.extend(spelled(role).as_bytes()),
         Some(other) => out.extend(json(other)),
     }
     for (key, value) in message {
@@ -174,7 +174,7 @@ fn message(message: &Value) -> Vec<u8> {
             continue;
         }
         out.push(0xF8);
-        out.extend(key.as_bytes());
+        out.extend(spelled(key).as_bytes());
         out.extend(if key == "output" {
             parts(value, true)
         } else {
@@ -205,7 +205,7 @@ fn parts(value: &Value, outermost: bool) -> Vec<u8> {
 fn part(value: &Value, outermost: bool) -> Vec<u8> {
     let Value::Object(object) = value else {
         return match value {
-            Value::String(text) => [b"\xFA", text.as_bytes()].concat(),
+            Value::String(text) => [b"\xFA", spelled(text).as_bytes()].concat(),
             other => json(other),
         };
     };
@@ -219,7 +219,7 @@ fn part(value: &Value, outermost: bool) -> Vec<u8> {
     if let (Some("text" | "input_text" | "output_text"), Some(Value::String(text)), true) =
         (kind, object.get("text"), only_text)
     {
-        return [b"\xFA", text.as_bytes()].concat();
+        return [b"\xFA", spelled(text).as_bytes()].concat();
     }
     if kind == Some("tool_result") && outermost {
         let rest = json(&without(value, &["cache_control", "content"]));
@@ -245,24 +245,19 @@ fn without(value: &Value, left_out: &[&str]) -> Value {
 }
 
 fn media(value: &Value) -> Vec<u8> {
-    [&b"\xFC"[..], &xxh3_128(minified(value).as_bytes()).to_be_bytes()].concat()
+    [
+        &b"\xFC"[..],
+        &xxh3_128(value.to_string().as_bytes()).to_be_bytes(),
+    ]
+    .concat()
 }
 
 fn json(value: &Value) -> Vec<u8> {
-    [b"\xFB", minified(value).as_bytes()].concat()
+    [b"\xFB", value.to_string().as_bytes()].concat()
 }
 
-fn minified(value: &Value) -> String {
-    let quoted = |text: &str| format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""));
-    match value {
-        Value::String(text) => quoted(text),
-        Value::Array(list) => format!("[{}]", list.iter().map(minified).collect::<Vec<_>>().join(",")),
-        Value::Object(object) => {
-            let members = object
-                .iter()
-                .map(|(key, value)| format!("{}:{}", quoted(key), minified(value)));
-            format!("{{{}}}", members.collect::<Vec<_>>().join(","))
-        }
-        other => other.to_string(),
-    }
+/// A string as serde_json writes it, without its quotes.
+fn spelled(text: &str) -> String {
+    let quoted = Value::from(text).to_string();
+    quoted[1..quoted.len() - 1].to_owned()
 }
