@@ -119,3 +119,20 @@ fn schema_is_fresh() {
 fn reference_is_fresh() {
     assert_fresh("homing.reference.yaml", &config::reference());
 }
+
+/// The YAML blocks of the documentation are whole files and without fault.
+#[test]
+fn documentation_shows_files_that_work() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/configuration.md");
+    let text = fs::read_to_string(path).expect("a readable file");
+    let blocks: Vec<&str> = text
+        .split("```yaml\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next())
+        .collect();
+    assert!(blocks.len() >= 4, "{} blocks", blocks.len());
+    for block in blocks {
+        let found = Inspection::of(block, "docs/configuration.md", &|_| None).diagnostics;
+        assert!(found.is_empty(), "{found}");
+    }
+}

@@ -19,14 +19,6 @@ impl Scheduling {
             }
         }
     }
-
-    /// Request header that names a client's session, when a plugin looks at it.
-    pub fn session_header(&self) -> Option<&str> {
-        self.plugins.iter().find_map(|plugin| match &plugin.kind {
-            PluginKind::SessionAffinityScorer(session) => Some(session.header.as_str()),
-            _ => None,
-        })
-    }
 }
 
 impl From<&Plugin> for PluginSpec {
@@ -93,12 +85,11 @@ mod tests {
     fn plugins_of_a_file_make_a_policy() {
         let text = "pools: [{ endpoints: [{ url: 'http://a:1' }], scheduling: { plugins: [
             { type: prefix-cache-affinity-filter, parameters: { max_extra_wait: 2s } },
-            { type: session-affinity-scorer, weight: 2, parameters: { header: x-user } },
+            { type: session-affinity-scorer, weight: 2 },
             { type: max-score-picker } ] } }]";
         let config = super::super::Config::parse(text, "x").unwrap();
         let scheduling = &config.pools[0].scheduling;
         assert!(scheduling.policy().is_ok());
-        assert_eq!(scheduling.session_header(), Some("x-user"));
         assert_eq!(
             PluginSpec::from(&scheduling.plugins[0]).parameters["max_extra_wait_s"],
             2.0

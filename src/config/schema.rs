@@ -11,7 +11,7 @@ pub use pool::{
 };
 pub use scheduling::{
     AffinityFilter, Choice, DEFAULT_PRESET, Plugin, PluginKind, PluginRole, PluginType, Preset, Scheduling,
-    SessionAffinity, TokenLoad,
+    TokenLoad,
 };
 
 use super::address::{ListenAddresses, listen_schema};
@@ -88,7 +88,7 @@ pub struct Limits {
     pub request_body: ByteSize,
     /// Largest request head (request line and headers). Larger: 431.
     pub request_headers: ByteSize,
-    /// Longest wait for a complete request head. Longer: 408.
+    /// Longest wait for a complete request head. Longer: the connection is closed.
     pub headers_timeout: Period,
     /// Longest wait between two reads of a request body. Longer: 408.
     pub body_timeout: Period,
@@ -199,8 +199,8 @@ impl Default for Shutdown {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PrefixIndex {
-    /// Memory of the whole index, over all pools; allocated once and never exceeded. When it is full, the
-    /// least recently used prefixes go first.
+    /// Memory of the whole index, over all pools; never exceeded. When it is full, the least recently used
+    /// prefixes go first.
     pub memory: ByteSize,
 }
 

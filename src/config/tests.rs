@@ -1,5 +1,7 @@
 use super::schema::{Auto, Choice, DEFAULT_PRESET, PluginKind, Preset};
 use super::*;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
 use std::time::Duration;
 
 const SMALL: &str = "
@@ -125,4 +127,62 @@ fn reference_has_no_wrong_key_even_uncommented() {
         found.items().iter().any(|item| item.path == "pools[0].kv_events"),
         "{found}"
     );
+}
+
+/// Whatever the text, reading it ends with a configuration or with faults, never with a panic, and each
+/// fault can be shown.
+#[test]
+fn mutilated_files_are_explained() {
+    let reference = reference();
+    let pieces = [
+        "\t",
+        "- ",
+        ": ",
+        "[",
+        "}",
+        "'",
+        "\"",
+        "${",
+        "*a",
+        "&a ",
+        "<<: ",
+        "\u{e4}",
+        "\u{1f511}",
+        "\r\n",
+        "#",
+        "~",
+        ".nan",
+        "!!x ",
+    ];
+    let mut rng = Pcg64Mcg::seed_from_u64(7);
+    for _ in 0..200 {
+        let mut text = reference.clone();
+        for _ in 0..rng.random_range(1..6) {
+            let mut at = rng.random_range(0..text.len());
+            while !text.is_char_boundary(at) {
+                at -= 1;
+            }
+            match rng.random_range(0..3) {
+                0 => text.truncate(at.max(1)),
+                1 => drop(text.remove(at)),
+                _ => text.insert_str(at, pieces[rng.random_range(0..pieces.len())]),
+            }
+        }
+        let inspection = Inspection::of(&text, "mutilated.yaml", &|_| None);
+        assert_eq!(
+            inspection.config.is_none(),
+            inspection.diagnostics.has_errors(),
+            "{text}"
+        );
+        assert!(!inspection.diagnostics.to_string().is_empty());
+        let lines = text.lines().count();
+        assert!(
+            inspection
+                .diagnostics
+                .items()
+                .iter()
+                .filter_map(|d| d.place)
+                .all(|p| p.line <= lines + 1)
+        );
+    }
 }

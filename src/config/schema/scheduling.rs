@@ -116,7 +116,7 @@ pub enum PluginKind {
     RunningRequestsSizeScorer,
     ActiveRequestScorer,
     TokenLoadScorer(TokenLoad),
-    SessionAffinityScorer(SessionAffinity),
+    SessionAffinityScorer,
     LoraAffinityScorer,
     PrefixCacheAffinityFilter(AffinityFilter),
     MaxScorePicker,
@@ -156,22 +156,6 @@ impl Default for TokenLoad {
     fn default() -> Self {
         Self {
             threshold_tokens: TOKEN_LOAD_THRESHOLD as u64,
-        }
-    }
-}
-
-/// Parameters of `session-affinity-scorer`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default, deny_unknown_fields)]
-pub struct SessionAffinity {
-    /// Request header that names the session.
-    pub header: String,
-}
-
-impl Default for SessionAffinity {
-    fn default() -> Self {
-        Self {
-            header: "x-session-id".to_owned(),
         }
     }
 }
@@ -248,7 +232,9 @@ impl PluginType {
             Self::RunningRequestsSizeScorer => "Fewer running requests score higher.",
             Self::ActiveRequestScorer => "Fewer of the gateway's own requests in flight score higher.",
             Self::TokenLoadScorer => "Fewer uncached tokens in flight score higher.",
-            Self::SessionAffinityScorer => "The endpoint that served this session last scores 1.",
+            Self::SessionAffinityScorer => {
+                "The endpoint that served this session (header `x-session-id`) last scores 1."
+            }
             Self::LoraAffinityScorer => "Endpoints where the adapter runs, or has a free slot, score higher.",
             Self::PrefixCacheAffinityFilter => "Keeps the endpoints that hold most of the prompt.",
             Self::MaxScorePicker => "The highest sum; ties are broken fairly.",
@@ -270,7 +256,6 @@ impl PluginType {
     fn parameters(self, generator: &mut SchemaGenerator) -> Option<Schema> {
         Some(match self {
             Self::TokenLoadScorer => generator.subschema_for::<TokenLoad>(),
-            Self::SessionAffinityScorer => generator.subschema_for::<SessionAffinity>(),
             Self::PrefixCacheAffinityFilter => generator.subschema_for::<AffinityFilter>(),
             _ => return None,
         })
@@ -312,7 +297,7 @@ impl PluginKind {
             Self::RunningRequestsSizeScorer => PluginType::RunningRequestsSizeScorer,
             Self::ActiveRequestScorer => PluginType::ActiveRequestScorer,
             Self::TokenLoadScorer(_) => PluginType::TokenLoadScorer,
-            Self::SessionAffinityScorer(_) => PluginType::SessionAffinityScorer,
+            Self::SessionAffinityScorer => PluginType::SessionAffinityScorer,
             Self::LoraAffinityScorer => PluginType::LoraAffinityScorer,
             Self::PrefixCacheAffinityFilter(_) => PluginType::PrefixCacheAffinityFilter,
             Self::MaxScorePicker => PluginType::MaxScorePicker,
@@ -327,9 +312,6 @@ impl PluginKind {
         let read = parameters.unwrap_or_else(|| serde_json::Value::Object(serde_json::Map::new()));
         let kind = match plugin {
             PluginType::TokenLoadScorer => return serde_json::from_value(read).map(Self::TokenLoadScorer),
-            PluginType::SessionAffinityScorer => {
-                return serde_json::from_value(read).map(Self::SessionAffinityScorer);
-            }
             PluginType::PrefixCacheAffinityFilter => {
                 return serde_json::from_value(read).map(Self::PrefixCacheAffinityFilter);
             }
@@ -339,6 +321,7 @@ impl PluginKind {
             PluginType::NoHitLruScorer => Self::NoHitLruScorer,
             PluginType::RunningRequestsSizeScorer => Self::RunningRequestsSizeScorer,
             PluginType::ActiveRequestScorer => Self::ActiveRequestScorer,
+            PluginType::SessionAffinityScorer => Self::SessionAffinityScorer,
             PluginType::LoraAffinityScorer => Self::LoraAffinityScorer,
             PluginType::MaxScorePicker => Self::MaxScorePicker,
             PluginType::WeightedRandomPicker => Self::WeightedRandomPicker,
@@ -357,7 +340,6 @@ impl PluginKind {
     fn parameters(&self) -> Option<Result<serde_json::Value, serde_json::Error>> {
         match self {
             Self::TokenLoadScorer(p) => Some(serde_json::to_value(p)),
-            Self::SessionAffinityScorer(p) => Some(serde_json::to_value(p)),
             Self::PrefixCacheAffinityFilter(p) => Some(serde_json::to_value(p)),
             _ => None,
         }

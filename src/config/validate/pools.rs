@@ -3,6 +3,7 @@
 use super::super::diagnostic::Diagnostic;
 use super::super::schema::{Config, Endpoint, Pool};
 use super::{Check, leads_to};
+use crate::prefix::MAX_ENDPOINTS;
 use std::collections::HashMap;
 
 impl Check<'_> {
@@ -16,6 +17,14 @@ impl Check<'_> {
         }
         self.pool_names(config);
         self.models(config);
+        let endpoints: usize = config.pools.iter().map(|pool| pool.endpoints.len()).sum();
+        if endpoints > MAX_ENDPOINTS {
+            let fault = Diagnostic::error(format!("the file lists {endpoints} endpoints"));
+            self.report(
+                "pools",
+                fault.expected(format!("at most {MAX_ENDPOINTS} over all pools")),
+            );
+        }
         let mut urls = HashMap::new();
         for (i, pool) in config.pools.iter().enumerate() {
             let path = format!("pools[{i}]");

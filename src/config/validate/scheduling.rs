@@ -105,29 +105,17 @@ impl Check<'_> {
     }
 
     fn parameters(&mut self, plugin: &Plugin, path: &str) {
-        match &plugin.kind {
-            PluginKind::SessionAffinityScorer(session)
-                if http::HeaderName::try_from(session.header.as_str()).is_err() =>
-            {
-                let fault = Diagnostic::error(format!("`{}` is no name of a header", session.header));
-                let fault = fault.expected("letters, digits and `-`, such as x-session-id");
-                self.report(&format!("{path}.header"), fault);
-            }
-            PluginKind::PrefixCacheAffinityFilter(filter) => {
-                self.positive(
-                    &format!("{path}.max_extra_wait"),
-                    filter.max_extra_wait,
-                    "the filter would keep nothing",
-                );
-                if filter.min_match_ratio == 0.0 {
-                    let fault = Diagnostic::error("`min_match_ratio` is 0: the filter would keep everything");
-                    self.report(
-                        &format!("{path}.min_match_ratio"),
-                        fault.expected("a share above 0, such as 0.8"),
-                    );
-                }
-            }
-            _ => {}
+        let PluginKind::PrefixCacheAffinityFilter(filter) = &plugin.kind else {
+            return;
+        };
+        let wait = format!("{path}.max_extra_wait");
+        self.positive(&wait, filter.max_extra_wait, "the filter would keep nothing");
+        if filter.min_match_ratio == 0.0 {
+            let fault = Diagnostic::error("`min_match_ratio` is 0: the filter would keep everything");
+            self.report(
+                &format!("{path}.min_match_ratio"),
+                fault.expected("a share above 0, such as 0.8"),
+            );
         }
     }
 }
