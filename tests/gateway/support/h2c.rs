@@ -1,0 +1,80 @@
+//! An HTTP/2 client on a cleartext connection.
+
+use super::DEADLINE;
+use super::client::Response;
+use bytes::Bytes;
+use h2::client::SendRequest;
+use std::net::SocketAddr;
+use tokio::net::TcpStream;
+
+/// One HTTP/2 connection.
+pub struct H2c {
+    send: SendRequest<Bytes>,
+    authority: SocketAddr,
+}
+
+impl H2c {
+    pub async fn connect(to: SocketAddr) -> Self {
+        let stream = TcpStream::connect(to)
+            .await
+            .expect("the gateway accepts connections");
+        stream.set_nodelay(true).expect("a TCP socket");
+        let (send, connection) = h2::client::handshake(stream)
+            .await
+            .expect("the gateway speaks HTTP/2");
+        tokio::spawn(connection);
+        Self { send, authority: to }
+    }
+
+    /// Posts a body, with its length announced or not; the response's head has no status line.
+    pub async fn post(&mut self, path: &str, body: Bytes, announce: bool) -> Result<Response, h2::Error> {
+        let mut request = http::Request::post(format!("http://{}{path}", self.authority))
+            .version(http::Version::HTTP_2)
+            .header("content-type", "application/json");
+        if announce {
+            request = request.header("content-length", body.len());
+        }
+        let request = request.body(()).expect("a valid request");
+        let exchange = async {
+            let mut ready = self.send.clone().ready().await?;
+            let (response, mut stream) = ready.send_request(request, false)?;
+            send(&mut stream, body).await?;
+            read(response.await?).await
+        };
+        tokio::time::timeout(DEADLINE, exchange)
+            .await
+            .expect("an answer in time")
+    }
+}
+
+async fn send(stream: &mut h2::SendStream<Bytes>, mut body: Bytes) -> Result<(), h2::Error> {
+    while !body.is_empty() {
+        stream.reserve_capacity(body.len());
+        let Some(capacity) = std::future::poll_fn(|context| stream.poll_capacity(context)).await else {
+            return Ok(());
+        };
+        let piece = body.split_to(capacity?.min(body.len()));
+        stream.send_data(piece, false)?;
+    }
+    stream.send_data(Bytes::new(), true)
+}
+
+async fn read(response: http::Response<h2::RecvStream>) -> Result<Response, h2::Error> {
+    let (head, mut stream) = response.into_parts();
+    let mut text = String::from("\r\n");
+    for (name, value) in &head.headers {
+        text += &format!("{name}: {}\r\n", value.to_str().unwrap_or_default());
+    }
+    let mut body = Vec::new();
+    while let Some(data) = stream.data().await {
+        let data = data?;
+        let _ = stream.flow_control().release_capacity(data.len());
+        body.extend_from_slice(&data);
+    }
+    Ok(Response {
+        status: head.status.as_u16(),
+        head: text,
+        body,
+        complete: true,
+    })
+}
