@@ -1,3 +1,6 @@
 //! A simulated vLLM server: a pure engine model, and the HTTP server that runs it in real time.
 
 pub mod engine;
+mod output;
+pub mod server;
+pub mod tokenizer;

@@ -1,0 +1,120 @@
+//! `/v1/completions`.
+
+use super::*;
+
+pub(super) fn whole(job: &Job, generation: &Generation) -> Vec<u8> {
+    let mut out = Vec::with_capacity(
+        512 + generation
+            .parts
+            .iter()
+            .map(|p| p.output.text.len())
+            .sum::<usize>(),
+    );
+    put!(
+        out,
+        r#"{{"id":"cmpl-{}","object":"text_completion","created":{},"model":"#,
+        job.id,
+        job.created
+    );
+    put_json_str(&mut out, &job.request.model);
+    put!(out, r#","choices":["#);
+    for (index, part) in generation.parts.iter().enumerate() {
+        put_choice(&mut out, job, index, part);
+    }
+    put!(
+        out,
+        r#"],"service_tier":null,"system_fingerprint":{},"#,
+        job.fingerprint
+    );
+    put_usage(&mut out, job, generation.usage());
+    put!(
+        out,
+        r#","kv_transfer_params":null,"ec_transfer_params":null,"metrics":null}}"#
+    );
+    out
+}
+
+fn put_choice(out: &mut Vec<u8>, job: &Job, index: usize, part: &Part) {
+    let (tokens, ended) = part.visible();
+    put!(
+        out,
+        r#"{}{{"index":{index},"text":"#,
+        if index > 0 { "," } else { "" }
+    );
+    let text = part.output.slice(0, tokens);
+    if job.request.echo {
+        put_json_str(out, &format!("{}{text}", job.request.prompts[part.prompt].text));
+    } else {
+        put_json_str(out, text);
+    }
+    put!(
+        out,
+        r#","logprobs":null,"finish_reason":"{}","stop_reason":"#,
+        ended.map_or("abort", Ended::word)
+    );
+    put_stop_reason(out, part);
+    put!(out, r#","token_ids":"#);
+    put_id_list(out, output_ids(job, part, 0, tokens));
+    put!(out, r#","prompt_logprobs":null,"prompt_token_ids":"#);
+    put_id_list(out, prompt_ids(job, part));
+    put!(out, r#","routed_experts":null}}"#);
+}
+
+pub(super) struct Stream {
+    /// Every event up to its first choice.
+    head: String,
+}
+
+impl Stream {
+    pub(super) fn new(job: &Job) -> Self {
+        let (id, created, model) = (&job.id, job.created, json_str(&job.request.model));
+        let head = format!(
+            r#"data: {{"id":"cmpl-{id}","object":"text_completion","created":{created},"model":{model},"choices":["#
+        );
+        Self { head }
+    }
+}
+
+impl StreamFormat for Stream {
+    fn open(&mut self, _: &Job, _: &Generation, _: &mut Events) {}
+
+    fn delta(&mut self, job: &Job, generation: &Generation, delta: &Delta, out: &mut Events) {
+        let part = &generation.parts[delta.index];
+        let mut event = Vec::with_capacity(self.head.len() + 192);
+        put!(event, r#"{}{{"index":{},"text":"#, self.head, delta.index);
+        let text = part.output.slice(delta.from, delta.to);
+        if job.request.echo && delta.from == 0 {
+            put_json_str(
+                &mut event,
+                &format!("{}{text}", job.request.prompts[part.prompt].text),
+            );
+        } else {
+            put_json_str(&mut event, text);
+        }
+        match delta.ended {
+            Some(ended) => {
+                put!(
+                    event,
+                    r#","logprobs":null,"finish_reason":"{}","stop_reason":"#,
+                    ended.word()
+                );
+                put_stop_reason(&mut event, part);
+            }
+            None => put!(
+                event,
+                r#","logprobs":null,"finish_reason":null,"stop_reason":null"#
+            ),
+        }
+        put!(event, r#","prompt_token_ids":"#);
+        put_id_list(&mut event, prompt_ids(job, part).filter(|_| delta.from == 0));
+        put!(event, r#","token_ids":"#);
+        put_id_list(&mut event, output_ids(job, part, delta.from, delta.to));
+        event.push(b'}');
+        put_event_end(&mut event, job, part, delta);
+        out.push_back(event.into());
+    }
+
+    fn close(&mut self, job: &Job, generation: &Generation, out: &mut Events) {
+        close_openai_stream(&self.head, job, generation, out);
+    }
+}
