@@ -10,6 +10,7 @@ mod import;
 mod logging;
 mod run;
 mod schema;
+mod sim;
 
 use crate::config::Diagnostics;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -58,6 +59,7 @@ enum Command {
     Explain(explain::Args),
     Import(import::Args),
     Schema(schema::Args),
+    Sim(sim::Args),
     Completions(generate::CompletionsArgs),
     Man(generate::ManArgs),
 }
@@ -71,6 +73,7 @@ impl Command {
             Self::Explain(args) => explain::run(&args),
             Self::Import(args) => import::run(&args),
             Self::Schema(args) => schema::run(&args),
+            Self::Sim(args) => sim::run(&args),
             Self::Completions(args) => generate::completions(&args),
             Self::Man(args) => generate::man(&args),
         }

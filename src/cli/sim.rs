@@ -1,5 +1,6 @@
 //! `homing sim`: simulated vLLM servers in the foreground.
 
+use super::Exit;
 use crate::sim::engine::{EngineSpec, FleetPreset};
 use crate::sim::server::{QueueLimits, SimOptions, SimServer};
 use anyhow::Context;
@@ -9,7 +10,7 @@ use tokio::net::TcpListener;
 
 /// Run one or more simulated vLLM servers: real HTTP, real /metrics, a block-accurate prefix cache.
 #[derive(Clone, Debug, clap::Args)]
-pub struct SimArgs {
+pub struct Args {
     /// Address to listen on; repeat it for several servers in one process
     #[arg(long, value_name = "ADDR", required = true)]
     pub listen: Vec<SocketAddr>,
@@ -17,7 +18,12 @@ pub struct SimArgs {
     #[arg(long, value_name = "NAME")]
     pub name: Vec<String>,
     /// Name of the served model; repeat it for aliases
-    #[arg(long, visible_alias = "served-model-name", value_name = "NAME", default_value = "sim")]
+    #[arg(
+        long,
+        visible_alias = "served-model-name",
+        value_name = "NAME",
+        default_value = "sim"
+    )]
     pub model: Vec<String>,
     /// Name of a LoRA adapter; repeatable
     #[arg(long, value_name = "NAME")]
@@ -80,10 +86,14 @@ fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
-impl SimArgs {
+impl Args {
     /// Options of the server with this index among the listed ones.
     fn options(&self, index: usize) -> SimOptions {
-        let preset = if self.instant { FleetPreset::Instant } else { self.preset };
+        let preset = if self.instant {
+            FleetPreset::Instant
+        } else {
+            self.preset
+        };
         let defaults = SimOptions::new(preset, self.block_size);
         let kv_tokens = match self.kv_tokens {
             Some(tokens) => tokens,
@@ -92,7 +102,11 @@ impl SimArgs {
         let num_blocks = kv_tokens / self.block_size;
         let capacity = num_blocks.saturating_mul(self.block_size);
         SimOptions {
-            name: self.name.get(index).cloned().unwrap_or_else(|| format!("pod-{}", index + 1)),
+            name: self
+                .name
+                .get(index)
+                .cloned()
+                .unwrap_or_else(|| format!("pod-{}", index + 1)),
             models: self.model.clone(),
             lora_modules: self.lora_module.clone(),
             engine: EngineSpec {
@@ -103,7 +117,10 @@ impl SimArgs {
             },
             max_model_len: self.max_model_len.unwrap_or(131_072).min(capacity),
             speed: self.speed,
-            queue_limits: QueueLimits { requests: self.max_num_queued_reqs, tokens: self.max_num_queued_tokens },
+            queue_limits: QueueLimits {
+                requests: self.max_num_queued_reqs,
+                tokens: self.max_num_queued_tokens,
+            },
             enable_prompt_tokens_details: self.enable_prompt_tokens_details,
             multimodal: !self.text_only,
             keep_alive: Duration::from_secs_f64(self.keep_alive),
@@ -130,7 +147,9 @@ impl SimArgs {
     async fn start(&self) -> anyhow::Result<Vec<SimServer>> {
         let mut servers = Vec::with_capacity(self.listen.len());
         for (index, &addr) in self.listen.iter().enumerate() {
-            let listener = TcpListener::bind(addr).await.with_context(|| format!("cannot listen on {addr}"))?;
+            let listener = TcpListener::bind(addr)
+                .await
+                .with_context(|| format!("cannot listen on {addr}"))?;
             let options = self.options(index);
             let name = options.name.clone();
             let server = SimServer::start(listener, options)?;
@@ -146,14 +165,25 @@ impl SimArgs {
 ///
 /// # Errors
 /// When the arguments contradict each other or a socket cannot be opened.
-pub async fn run(args: SimArgs) -> anyhow::Result<()> {
+pub fn run(args: &Args) -> anyhow::Result<Exit> {
     args.check()?;
+    super::logging::start();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(serve(args))?;
+    Ok(Exit::Fine)
+}
+
+async fn serve(args: &Args) -> anyhow::Result<()> {
     tokio::time::sleep(Duration::from_secs_f64(args.start_delay.max(0.0))).await;
     let servers = args.start().await?;
     termination().await?;
     let timeout = Duration::from_secs_f64(args.shutdown_timeout.max(0.0));
     let ends = servers.into_iter().map(|server| async move {
-        if timeout.is_zero() { server.shutdown().await } else { server.drain(timeout).await }
+        if timeout.is_zero() {
+            server.shutdown().await
+        } else {
+            server.drain(timeout).await
+        }
     });
     futures_util::future::join_all(ends).await;
     Ok(())
@@ -178,19 +208,27 @@ mod tests {
     #[derive(Parser)]
     struct Cli {
         #[command(flatten)]
-        sim: SimArgs,
+        sim: Args,
     }
 
-    fn parse(args: &str) -> Result<SimArgs, clap::Error> {
+    fn parse(args: &str) -> Result<Args, clap::Error> {
         Cli::try_parse_from(std::iter::once("sim").chain(args.split_whitespace())).map(|cli| cli.sim)
     }
 
     #[test]
     fn names_follow_the_order_of_listen() {
-        let args = parse("--listen 127.0.0.1:1 --name a --listen 127.0.0.1:2 --kv-tokens 1000 --block-size 128").unwrap();
+        let args =
+            parse("--listen 127.0.0.1:1 --name a --listen 127.0.0.1:2 --kv-tokens 1000 --block-size 128")
+                .unwrap();
         assert!(args.check().is_ok());
-        assert_eq!((args.options(0).name, args.options(1).name), ("a".to_owned(), "pod-2".to_owned()));
-        assert_eq!((args.options(0).engine.num_blocks, args.options(0).max_model_len), (7, 896));
+        assert_eq!(
+            (args.options(0).name, args.options(1).name),
+            ("a".to_owned(), "pod-2".to_owned())
+        );
+        assert_eq!(
+            (args.options(0).engine.num_blocks, args.options(0).max_model_len),
+            (7, 896)
+        );
     }
 
     #[test]
@@ -204,7 +242,17 @@ mod tests {
     fn nonsense_is_refused() {
         assert!(parse("").is_err());
         assert!(parse("--listen 127.0.0.1:1 --speed 0").is_err());
-        assert!(parse("--listen 127.0.0.1:1 --name a --name b").unwrap().check().is_err());
-        assert!(parse("--listen 127.0.0.1:1 --kv-tokens 20").unwrap().check().is_err());
+        assert!(
+            parse("--listen 127.0.0.1:1 --name a --name b")
+                .unwrap()
+                .check()
+                .is_err()
+        );
+        assert!(
+            parse("--listen 127.0.0.1:1 --kv-tokens 20")
+                .unwrap()
+                .check()
+                .is_err()
+        );
     }
 }

@@ -106,16 +106,22 @@ pub(super) fn render(server: &Inner, api: Api, body: &Body) -> Result<Reply, Api
     }
     let request = GenerationRequest::parse(api, body, &server.options)?;
     let prefix = if api == Api::Chat { "chatcmpl" } else { "cmpl" };
+    let mut sampling = value!({
+        "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0,
+        "temperature": request.temperature, "top_p": request.top_p, "min_p": 0.0, "stop": request.stop,
+        "stop_token_ids": [], "max_tokens": request.max_tokens, "output_kind": 2, "skip_clone": true,
+        "bad_words": [], "skip_reading_prefix_cache": false,
+    });
+    if let Some(fields) = sampling.as_object_mut().filter(|_| request.temperature == 0.0) {
+        // Greedy sampling has no use for them, and vLLM leaves them out.
+        fields.shift_remove("top_p");
+        fields.shift_remove("min_p");
+    }
     let rendered = request.prompts.iter().map(|prompt| {
         value!({
             "request_id": format!("{prefix}-{}", server.next_id()), "token_ids": prompt.tokens,
             "token_offsets": null, "features": null, "content_parts": null,
-            "sampling_params": {
-                "presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0,
-                "temperature": request.temperature, "top_p": request.top_p, "min_p": 0.0, "stop": request.stop,
-                "stop_token_ids": [], "max_tokens": request.max_tokens, "output_kind": 2, "skip_clone": true,
-                "bad_words": [], "skip_reading_prefix_cache": false,
-            },
+            "sampling_params": sampling,
             "model": request.model, "reasoning_ended": null, "reasoning_parser_kwargs": null,
             "return_token_ids": null, "output_mode": "tokens", "stream": request.stream, "stream_options": null,
             "cache_salt": request.cache_salt, "priority": 0, "kv_transfer_params": null, "ec_transfer_params": null,

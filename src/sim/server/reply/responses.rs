@@ -58,48 +58,50 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    /// `fields` come before the sequence number, in alphabetical order as vLLM writes them.
-    fn event(&mut self, name: &str, fields: &str, out: &mut Events) {
+    /// Fields stand in alphabetical order, as vLLM writes them: `before` and `after` the sequence number.
+    fn event(&mut self, name: &str, (before, after): (&str, &str), out: &mut Events) {
         let sequence = self.sequence;
         self.sequence += 1;
         let event = format!(
-            "event: {name}\ndata: {{{fields},\"sequence_number\":{sequence},\"type\":\"{name}\"}}\n\n"
+            "event: {name}\ndata: {{{before},\"sequence_number\":{sequence},{after}\"type\":\"{name}\"}}\n\n"
         );
         out.push_back(event.into());
-    }
-
-    fn text_event(&mut self, name: &str, job: &Job, text: (&str, &str), out: &mut Events) {
-        let item = format!(r#""item_id":"msg_{}","logprobs":[],"output_index":0"#, job.id);
-        let (field, text) = (text.0, json_str(text.1));
-        let fields = match field {
-            "delta" => format!(r#""content_index":0,"delta":{text},{item}"#),
-            _ => format!(r#""content_index":0,{item},"text":{text}"#),
-        };
-        // The sequence number precedes "text" in vLLM's order; JSON readers do not mind.
-        self.event(name, &fields, out);
     }
 }
 
 impl StreamFormat for Stream {
     fn open(&mut self, job: &Job, _: &Generation, out: &mut Events) {
         let response = response(job, None, Usage::default());
-        self.event("response.created", &format!(r#""response":{response}"#), out);
-        self.event("response.in_progress", &format!(r#""response":{response}"#), out);
+        self.event(
+            "response.created",
+            (&format!(r#""response":{response}"#), ""),
+            out,
+        );
+        self.event(
+            "response.in_progress",
+            (&format!(r#""response":{response}"#), ""),
+            out,
+        );
         let id = &job.id;
         let item = format!(
             r#""item":{{"id":"msg_{id}","content":[],"role":"assistant","status":"in_progress","type":"message","phase":null}},"output_index":0"#
         );
-        self.event("response.output_item.added", &item, out);
+        self.event("response.output_item.added", (&item, ""), out);
         let part = format!(
             r#""content_index":0,"item_id":"msg_{id}","output_index":0,"part":{{"annotations":[],"text":"","type":"output_text","logprobs":[]}}"#
         );
-        self.event("response.content_part.added", &part, out);
+        self.event("response.content_part.added", (&part, ""), out);
     }
 
     fn delta(&mut self, job: &Job, generation: &Generation, delta: &Delta, out: &mut Events) {
         let text = generation.parts[delta.index].output.slice(delta.from, delta.to);
         if !text.is_empty() {
-            self.text_event("response.output_text.delta", job, ("delta", text), out);
+            let delta = format!(
+                r#""content_index":0,"delta":{},"item_id":"msg_{}","logprobs":[],"output_index":0"#,
+                json_str(text),
+                job.id
+            );
+            self.event("response.output_text.delta", (&delta, ""), out);
         }
     }
 
@@ -108,16 +110,25 @@ impl StreamFormat for Stream {
             return;
         };
         let text = part.output.slice(0, part.visible().0);
-        self.text_event("response.output_text.done", job, ("text", text), out);
+        let item = format!(
+            r#""content_index":0,"item_id":"msg_{}","logprobs":[],"output_index":0"#,
+            job.id
+        );
+        let whole = format!(r#""text":{},"#, json_str(text));
+        self.event("response.output_text.done", (&item, &whole), out);
         let done = format!(
             r#""content_index":0,"item_id":"msg_{}","output_index":0,"part":{{"annotations":[],"text":{},"type":"output_text","logprobs":null}}"#,
             job.id,
             json_str(text)
         );
-        self.event("response.content_part.done", &done, out);
+        self.event("response.content_part.done", (&done, ""), out);
         let item = format!(r#""item":{},"output_index":0"#, message(job, part));
-        self.event("response.output_item.done", &item, out);
+        self.event("response.output_item.done", (&item, ""), out);
         let response = response(job, Some(part), generation.usage());
-        self.event("response.completed", &format!(r#""response":{response}"#), out);
+        self.event(
+            "response.completed",
+            (&format!(r#""response":{response}"#), ""),
+            out,
+        );
     }
 }
