@@ -1,7 +1,9 @@
 //! The admin port: health, metrics, endpoints, decisions, explain and the dashboard.
 
 mod explain;
+mod page;
 mod routes;
+pub mod stats;
 mod views;
 
 use crate::lifecycle::Readiness;

@@ -154,6 +154,11 @@ impl Pool {
         self.settings.capacity_tokens.or(entry.engine.capacity_tokens)
     }
 
+    /// Name of the rule that decides.
+    pub fn policy_name(&self) -> &'static str {
+        self.picker.lock().scheduler.policy_name()
+    }
+
     /// Bytes of prompt content per token, over all models of the pool.
     pub fn bytes_per_token(&self) -> f64 {
         self.rates.overall.bytes_per_token()

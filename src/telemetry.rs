@@ -1,8 +1,10 @@
 //! What the gateway tells about itself: metrics, the access log, recent decisions.
 
 pub mod access_log;
+pub mod buckets;
 pub mod decisions;
 pub mod metrics;
 pub mod names;
 
+pub use buckets::BucketCounts;
 pub use metrics::{EndpointMetrics, Metrics};

@@ -30,7 +30,7 @@ pub fn explain(gateway: &Gateway, head: &Parts, body: &Bytes) -> Response<Full<B
         }
     };
     let (decision, snapshot) = pool.explain(&prompt, gateway.now());
-    let mut value = decision_json(&decision, &snapshot, prompt.shape());
+    let mut value = decision_json(&decision, &snapshot, prompt.shape(), usize::MAX);
     value.insert("pool".into(), json!(&*pool.name));
     value.insert("model".into(), json!(&*prompt.model));
     value.insert("path_kind".into(), json!(kind.as_str()));

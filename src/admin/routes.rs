@@ -1,6 +1,7 @@
 //! The admin port's paths.
 
-use super::{Admin, explain, views};
+use super::stats::Stats;
+use super::{Admin, explain, page, views};
 use crate::openai::ErrorBody;
 use crate::pool::Pool;
 use http::{Method, header};
@@ -27,31 +28,51 @@ impl Admin {
             (&Method::GET | &Method::HEAD, "/readyz") => self.readyz(has_flag(head, "verbose")),
             (&Method::GET, "/metrics") => self.metrics(),
             (&Method::GET, "/endpoints") => json_answer(&views::endpoints(&self.gateway)),
+            (&Method::GET, "/stats") => self.stats(),
             (&Method::GET, "/decisions") => {
-                let limit = parameter(head, "limit")
-                    .and_then(|n| n.parse().ok())
-                    .unwrap_or(DEFAULT_DECISIONS);
-                json_answer(&self.gateway.decisions.to_json(limit))
+                let limit = number(head, "limit").unwrap_or(DEFAULT_DECISIONS);
+                let candidates = number(head, "candidates").unwrap_or(usize::MAX);
+                json_answer(&self.gateway.decisions.to_json(limit, candidates))
             }
             (&Method::POST, "/explain") => explain::explain(&self.gateway, head, body),
             (&Method::POST, _) => match drain_target(path) {
                 Some((pool, endpoint, draining)) => self.drain(pool, endpoint, draining),
                 None => error(404, "no such path"),
             },
-            (_, "/livez" | "/readyz" | "/metrics" | "/endpoints" | "/decisions" | "/explain") => {
+            (_, "/livez" | "/readyz" | "/metrics" | "/endpoints" | "/decisions" | "/explain" | "/stats") => {
                 error(405, "this path does not take this method")
+            }
+            (&Method::GET | &Method::HEAD, _) => {
+                page::file(path).unwrap_or_else(|| error(404, "no such path"))
             }
             _ => error(404, "no such path"),
         }
     }
 
-    fn readyz(&self, verbose: bool) -> Answer {
+    /// What keeps the gateway from being ready.
+    fn pending(&self) -> Vec<(String, String)> {
         let mut pending = self.readiness.pending();
         for pool in self.gateway.pools.load().iter() {
             if pool.snapshot().ready().next().is_none() {
                 pending.push((format!("pool {}", pool.name), "no endpoint is ready".to_owned()));
             }
         }
+        pending
+    }
+
+    fn stats(&self) -> Answer {
+        let pending = self
+            .pending()
+            .into_iter()
+            .map(|(task, why)| format!("{task}: {why}"));
+        match serde_json::to_vec(&Stats::of(&self.gateway, pending.collect())) {
+            Ok(text) => answer(200, JSON, text),
+            Err(fault) => error(500, &fault.to_string()),
+        }
+    }
+
+    fn readyz(&self, verbose: bool) -> Answer {
+        let pending = self.pending();
         let status = if pending.is_empty() { 200 } else { 503 };
         let mut text = if pending.is_empty() {
             "ready\n".to_owned()
@@ -114,6 +135,10 @@ pub(super) fn parameter<'a>(head: &'a Parts, name: &str) -> Option<&'a str> {
         .filter_map(|pair| pair.split_once('='))
         .find(|(key, _)| *key == name)
         .map(|(_, value)| value)
+}
+
+fn number(head: &Parts, name: &str) -> Option<usize> {
+    parameter(head, name)?.parse().ok()
 }
 
 fn has_flag(head: &Parts, name: &str) -> bool {

@@ -1,7 +1,8 @@
 //! The newest decisions, kept for the admin pages.
 
 use crate::pool::{PromptShape, Snapshot};
-use crate::scheduling::{Decision, Scored};
+use crate::prefix::EndpointId;
+use crate::scheduling::{Decision, DecisionKind, Scored};
 use parking_lot::Mutex;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -51,16 +52,16 @@ impl RecentDecisions {
         records.push_back(record);
     }
 
-    /// The newest `limit` decisions as JSON, newest first.
-    pub fn to_json(&self, limit: usize) -> Value {
+    /// The newest `limit` decisions as JSON, newest first, each with its best `candidates`.
+    pub fn to_json(&self, limit: usize, candidates: usize) -> Value {
         let newest: Vec<_> = self.records.lock().iter().rev().take(limit).cloned().collect();
-        Value::Array(newest.iter().map(|record| record.to_json()).collect())
+        Value::Array(newest.iter().map(|record| record.to_json(candidates)).collect())
     }
 }
 
 impl DecisionRecord {
-    fn to_json(&self) -> Value {
-        let mut value = decision_json(&self.decision, &self.snapshot, self.prompt);
+    fn to_json(&self, candidates: usize) -> Value {
+        let mut value = decision_json(&self.decision, &self.snapshot, self.prompt, candidates);
         value.insert("request_id".into(), json!(self.request_id));
         value.insert("at_unix_ms".into(), json!(self.at_unix_ms));
         value.insert("pool".into(), json!(&*self.pool));
@@ -92,8 +93,13 @@ struct CandidateJson<'a> {
     matched_tokens: u32,
 }
 
-/// A decision as the admin pages show it: the choice, every candidate's scores or costs, and why.
-pub fn decision_json(decision: &Decision, snapshot: &Snapshot, prompt: PromptShape) -> Map<String, Value> {
+/// A decision as the admin pages show it: the choice, why, and the scores or costs of the best `limit` candidates.
+pub fn decision_json(
+    decision: &Decision,
+    snapshot: &Snapshot,
+    prompt: PromptShape,
+    limit: usize,
+) -> Map<String, Value> {
     let name = |id| snapshot.by_id(id).map_or("(gone)", |entry| &*entry.endpoint.name);
     let candidate = |(rank, scored): (usize, &Scored)| CandidateJson {
         endpoint: name(scored.id),
@@ -107,10 +113,12 @@ pub fn decision_json(decision: &Decision, snapshot: &Snapshot, prompt: PromptSha
             .collect(),
         matched_tokens: scored.match_tokens,
     };
-    let candidates: Vec<_> = decision.ranked.iter().enumerate().map(candidate).collect();
+    let candidates = decision.ranked.iter().enumerate();
+    let candidates: Vec<_> = candidates.take(limit).map(candidate).collect();
     let filtered: Vec<_> = decision
         .filtered
         .iter()
+        .take(limit)
         .map(|(id, reason)| json!({ "endpoint": name(*id), "reason": reason }))
         .collect();
     let chosen = decision.chosen().map(|scored| name(scored.id));
@@ -118,9 +126,10 @@ pub fn decision_json(decision: &Decision, snapshot: &Snapshot, prompt: PromptSha
     value.insert("policy".into(), json!(decision.policy));
     value.insert("kind".into(), json!(decision.kind.as_str()));
     value.insert("chosen".into(), json!(chosen));
-    value.insert("why".into(), json!(why(decision, &candidates)));
+    value.insert("why".into(), json!(why(decision, name)));
     value.insert("prompt_tokens".into(), json!(prompt.tokens));
     value.insert("blocks".into(), json!(prompt.chunks));
+    value.insert("candidates_total".into(), json!(decision.ranked.len()));
     value.insert("lower_is_better".into(), json!(decision.lower_is_better));
     value.insert("candidates".into(), json!(candidates));
     value.insert("filtered".into(), json!(filtered));
@@ -128,24 +137,20 @@ pub fn decision_json(decision: &Decision, snapshot: &Snapshot, prompt: PromptSha
 }
 
 /// The choice in a sentence.
-fn why(decision: &Decision, candidates: &[CandidateJson<'_>]) -> String {
-    let Some(best) = candidates.first() else {
+fn why<'a>(decision: &Decision, name: impl Fn(EndpointId) -> &'a str) -> String {
+    let Some(best) = decision.chosen() else {
         return "no endpoint can take the request".into();
     };
     let measure = if decision.lower_is_better { "cost" } else { "score" };
+    let best_name = name(best.id);
     let mut text = match decision.kind {
-        crate::scheduling::DecisionKind::Warm => {
-            format!(
-                "{} holds {} tokens of the prompt",
-                best.endpoint, best.matched_tokens
-            )
-        }
-        crate::scheduling::DecisionKind::Cold => "no endpoint holds enough of the prompt".to_owned(),
-        crate::scheduling::DecisionKind::Unkeyed => "the request carries no prompt to match".to_owned(),
+        DecisionKind::Warm => format!("{best_name} holds {} tokens of the prompt", best.match_tokens),
+        DecisionKind::Cold => "no endpoint holds enough of the prompt".to_owned(),
+        DecisionKind::Unkeyed => "the request carries no prompt to match".to_owned(),
     };
-    text += &format!("; {} has the best {measure}, {:.4}", best.endpoint, best.total);
-    if let Some(next) = candidates.get(1) {
-        text += &format!(", before {} with {:.4}", next.endpoint, next.total);
+    text += &format!("; {best_name} has the best {measure}, {:.4}", best.total);
+    if let Some(next) = decision.ranked.get(1) {
+        text += &format!(", before {} with {:.4}", name(next.id), next.total);
     }
     text
 }

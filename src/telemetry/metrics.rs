@@ -6,6 +6,7 @@ use prometheus::{
     Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Seconds from 1 us, for what happens inside the gateway.
@@ -179,6 +180,17 @@ impl Metrics {
         self.errors.with_label_values(&[reason.label()]).inc();
     }
 
+    /// Answers made by the gateway itself so far, by reason.
+    pub fn error_counts(&self) -> BTreeMap<String, u64> {
+        Reason::ALL
+            .iter()
+            .map(|reason| {
+                let label = reason.label();
+                (label.to_owned(), self.errors.with_label_values(&[label]).get())
+            })
+            .collect()
+    }
+
     /// Counts a request that no endpoint answered.
     pub fn count_unrouted(&self, pool: &str, code: u16, path_kind: &str) {
         self.requests
@@ -241,6 +253,11 @@ impl EndpointMetrics {
             Unkeyed => 2,
         };
         self.decisions[at].inc();
+    }
+
+    /// Decisions for this endpoint so far: warm, cold, unkeyed.
+    pub fn decision_counts(&self) -> [u64; 3] {
+        self.decisions.each_ref().map(IntCounter::get)
     }
 
     /// Counts an answered request.
