@@ -6,6 +6,8 @@ import { KEPT_S } from "./model.js";
 
 const TEN = ["#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0"];
 const PAD = { left: 44, right: 8, top: 8, bottom: 20 };
+/** Widths of the time axis, by the age of the history. */
+const SPANS_S = [60, 120, KEPT_S];
 /** Rows of a tooltip at most. */
 const TIP_ROWS = 10;
 
@@ -39,9 +41,11 @@ class Chart {
     new ResizeObserver(() => this.draw()).observe(canvas);
   }
 
+  /** From and to, in seconds: a young history fills the chart as well. */
   get span() {
     const last = this.points.at(-1)?.t ?? 0;
-    return [last - KEPT_S, last];
+    const age = last - (this.points[0]?.t ?? last);
+    return [last - (SPANS_S.find((span) => span >= age) ?? KEPT_S), last];
   }
 
   pointAt(share) {
@@ -98,9 +102,10 @@ class Chart {
       pen.fillText(format(top * share), PAD.left - 6, y(top * share));
     }
     pen.textBaseline = "alphabetic";
-    for (let minute = 0; minute <= KEPT_S / 60; minute++) {
-      pen.textAlign = minute === 0 ? "right" : minute === KEPT_S / 60 ? "left" : "center";
-      pen.fillText(minute === 0 ? "now" : `−${minute} min`, x(to - minute * 60), height - 5);
+    const step = to - from <= 120 ? 30 : width < 480 ? 120 : 60;
+    for (let ago = 0; ago <= to - from; ago += step) {
+      pen.textAlign = ago === 0 ? "right" : ago === to - from ? "left" : "center";
+      pen.fillText(ago === 0 ? "now" : step < 60 ? `−${ago} s` : `−${ago / 60} min`, x(to - ago), height - 5);
     }
     if (!this.points.length) {
       pen.textAlign = "center";

@@ -102,9 +102,27 @@ export function explain(decision) {
 }
 
 function sentence(decision) {
-  const text = decision.why.replace(/^./, (c) => c.toUpperCase());
-  const elsewhere = decision.endpoint && decision.chosen && decision.endpoint !== decision.chosen;
-  return elsewhere ? `${text}. That try failed, so ${decision.endpoint} answered.` : `${text}.`;
+  const sentences = [decision.why, lead(decision)];
+  if (decision.endpoint && decision.chosen && decision.endpoint !== decision.chosen) {
+    sentences.push(`That try failed, so ${decision.endpoint} answered`);
+  }
+  return sentences.filter(Boolean).join(". ") + ".";
+}
+
+/** The term that decided between the best candidate and the next. */
+function lead(decision) {
+  const [best, next] = decision.candidates;
+  if (!best || !next) return null;
+  const sign = decision.lower_is_better ? 1 : -1;
+  const gains = termNames(decision).map((name) => [name, sign * (next.terms[name] - best.terms[name])]);
+  const [name, gain] = gains.reduce((most, each) => (each[1] > most[1] ? each : most), ["", 0]);
+  if (!name) return null;
+  return `What decided: ${name}, ${unit(decision)(gain)} ${decision.lower_is_better ? "less" : "more"} than on ${next.endpoint}`;
+}
+
+/** How a decision's numbers are written: some rules count in seconds. */
+function unit(decision) {
+  return ["least-cost", "sticky"].includes(decision.policy) ? seconds : count;
 }
 
 function candidates(decision) {
@@ -139,8 +157,7 @@ function table(decision, shown) {
   const names = termNames(decision);
   const length = (c) => names.reduce((all, name) => all + Math.max(c.terms[name], 0), 0);
   const longest = Math.max(...shown.map(length), 1e-12);
-  const inSeconds = decision.lower_is_better && ["least-cost", "sticky"].includes(decision.policy);
-  const value = inSeconds ? seconds : count;
+  const value = unit(decision);
   const measure = decision.lower_is_better ? "Cost (less is better)" : "Score (more is better)";
   const bar = (c) => {
     const words = names.map((name) => `${name} ${value(c.terms[name])}`).join(", ");

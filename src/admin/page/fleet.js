@@ -1,6 +1,6 @@
 // The table of endpoints: sorted, filtered, updated in place; drain and undrain.
 
-import { count, el, NONE, percent, seconds, setText } from "./format.js";
+import { bytes, count, el, NONE, percent, seconds, setText } from "./format.js";
 
 const $ = (id) => document.getElementById(id);
 /** KV use from which the bar is red: vLLM begins to preempt near the top. */
@@ -47,7 +47,7 @@ export function start(change) {
 }
 
 /** Shows the pool as of now. */
-export function show(pool, point, colours) {
+export function show(pool, point, colours, indexBytes) {
   if (shownPool !== pool.name) {
     $("endpoints").tBodies[0].replaceChildren();
     rows.clear();
@@ -63,7 +63,7 @@ export function show(pool, point, colours) {
     rows.delete(name);
   }
   const states = Object.entries(Object.groupBy(last, (e) => e.state)).map(([s, of]) => `${of.length} ${s}`);
-  setText($("fleet-summary"), states.join(" · "));
+  setText($("fleet-summary"), [...states, `prefix index ${bytes(indexBytes)}`].join(" · "));
   arrange();
 }
 

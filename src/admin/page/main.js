@@ -72,7 +72,7 @@ function show() {
   const history = histories.get(pool.name);
   const colourOf = colours(pool.endpoints.map((e) => e.name));
   overview.show(stats, pool, history, colourOf);
-  fleet.show(pool, history.latest, colourOf);
+  fleet.show(pool, history.latest, colourOf, stats.index_bytes);
 }
 
 function choosePool() {

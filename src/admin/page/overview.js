@@ -1,7 +1,7 @@
 // Key figures, charts, legend, errors by reason.
 
 import { Lines, Stacked } from "./charts.js";
-import { bytes, count, el, NONE, percent, seconds, setText } from "./format.js";
+import { count, el, NONE, percent, seconds, setText } from "./format.js";
 import { sum } from "./model.js";
 
 const $ = (id) => document.getElementById(id);
@@ -64,7 +64,7 @@ function tiles(stats, pool, now) {
   tile("out", "Output tokens", count(now?.generated), " /s", `${count(waiting)} requests queued`);
   tile("hit", "Prefix hit rate", percent(now?.predicted), "", `engines count ${percent(now?.actual)}`);
   tile("ttft", "TTFT, median", seconds(now?.p50), "", `p99 ${seconds(now?.p99)}`);
-  tile("decide", "Decision, median", seconds(now?.decision50), "", `p99 ${seconds(now?.decision99)} · index ${bytes(stats.index_bytes)}`);
+  tile("decide", "Decision, median", seconds(now?.decision50), "", `p99 ${seconds(now?.decision99)}`);
   tile("errors", "Errors", count(now?.errors), " /s", `${count(failed)} since start`, now?.errors > 0);
 }
 

@@ -1,0 +1,18 @@
+// Headless Chromium on the dashboard; every complaint of the page is kept.
+
+import { chromium } from "playwright-core";
+
+const EXECUTABLE = process.env.CHROMIUM ?? "/usr/bin/chromium";
+
+export async function open(fleet, options = {}) {
+  // Chromium's own sandbox needs what a container's root seldom has.
+  const browser = await chromium.launch({ executablePath: EXECUTABLE, args: ["--no-sandbox"] });
+  const page = await browser.newPage({ viewport: { width: 1360, height: 900 }, ...options });
+  const complaints = [];
+  page.on("console", (message) => {
+    if (["error", "warning"].includes(message.type())) complaints.push(message.text());
+  });
+  page.on("pageerror", (error) => complaints.push(error.message));
+  await page.goto(`${fleet.admin}/`);
+  return { browser, page, complaints };
+}

@@ -1,0 +1,26 @@
+// Takes the pictures of docs/screenshots: light and dark, 3 and 50 endpoints.
+
+import { execFileSync } from "node:child_process";
+import { open } from "./browser.js";
+import { load, start, text } from "./fleet.js";
+
+const FOLDER = new URL("../../docs/screenshots/", import.meta.url).pathname;
+const SECONDS = Number(process.env.SECONDS ?? 90);
+
+for (const [size, users] of [[3, 14], [50, 60]]) {
+  const fleet = await start(size, { speed: 1 });
+  load(fleet, users, { systems: size === 3 ? 7 : 30, systemTokens: 6000, thinkMs: 1500 });
+  for (const colorScheme of ["light", "dark"]) {
+    const { browser, page } = await open(fleet, { colorScheme, viewport: { width: 1360, height: 900 } });
+    await page.locator("#body").fill(JSON.stringify({ model: "sim", messages: [{ role: "system", content: text(1001, 6000) }] }, null, 1));
+    await page.waitForTimeout((SECONDS * 1000) / (colorScheme === "light" ? 1 : 1.5));
+    await page.getByRole("button", { name: "Explain", exact: true }).click();
+    await page.locator("#explained .bars").waitFor();
+    await page.locator("#follow").uncheck();
+    const path = `${FOLDER}dashboard-${size}-${colorScheme}.png`;
+    await page.screenshot({ path, fullPage: true });
+    execFileSync("pngquant", ["--force", "--ext", ".png", "--quality", "60-95", path]);
+    await browser.close();
+  }
+  await fleet.stop();
+}
