@@ -8,6 +8,7 @@
 
 mod canon;
 mod error;
+mod ids;
 mod json;
 mod message;
 mod path;

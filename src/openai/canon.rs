@@ -94,6 +94,7 @@ impl<'s, S: PromptSink> Canon<'s, S> {
         }
     }
 
+    #[inline]
     pub(super) fn put(&mut self, bytes: &[u8]) {
         self.bytes += bytes.len() as u64;
         if bytes.len() > BUFFER_BYTES - self.length {

@@ -327,6 +327,19 @@ impl<'a> Elements<'a> {
         }
     }
 
+    /// The bytes from the next element on.
+    #[inline]
+    pub(super) fn rest(&mut self) -> &'a [u8] {
+        let separators = self.rest.iter().take_while(|byte| is_separator(**byte)).count();
+        self.rest = &self.rest[separators..];
+        self.rest
+    }
+
+    /// Steps over bytes that the caller has read itself.
+    pub(super) fn skip_bytes(&mut self, length: usize) {
+        self.rest = self.rest.get(length..).unwrap_or_default();
+    }
+
     /// Whether a value is an array without elements.
     pub(super) fn is_empty_array(value: &'a [u8]) -> bool {
         shape(value) == Shape::Array && Self::of(value).next().is_none()
@@ -368,12 +381,13 @@ impl<'a> Iterator for Members<'a> {
     }
 }
 
+const fn is_separator(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\n' | b'\r' | b'\t' | b',' | b':')
+}
+
 /// The next value of well-formed bytes and what follows it, past any separator before it.
 fn next_value(rest: &[u8]) -> Option<(&[u8], &[u8])> {
-    let mut start = 0;
-    while matches!(rest.get(start), Some(b' ' | b'\n' | b'\r' | b'\t' | b',' | b':')) {
-        start += 1;
-    }
+    let start = rest.iter().take_while(|byte| is_separator(**byte)).count();
     let end = value_end(rest, start)?;
     Some((&rest[start..end], &rest[end..]))
 }

@@ -1,6 +1,7 @@
 //! The prompt of a request in canonical form.
 
 use super::canon::{CLOSE, Canon, IDS, PromptSink};
+use super::ids::{TokenId, TokenIds};
 use super::json::{Elements, Shape, shape, string_inside};
 use super::path::PathKind;
 use super::peek::{Field, Peek};
@@ -144,11 +145,11 @@ impl<'p, S: PromptSink> Feeder<'p, '_, S> {
 
     fn token_ids(&mut self, ids: &[u8]) {
         self.canon.tag(IDS);
-        for id in Elements::of(ids) {
-            match token_id(id) {
-                Some(id) => self.canon.put(&id.to_be_bytes()),
-                None => {
-                    self.canon.json(id);
+        for id in TokenIds::of(ids) {
+            match id {
+                TokenId::Plain(id) => self.canon.put(&id.to_be_bytes()),
+                TokenId::Odd(element) => {
+                    self.canon.json(element);
                     self.canon.tag(CLOSE);
                 }
             }
@@ -203,16 +204,4 @@ impl<'p, S: PromptSink> Feeder<'p, '_, S> {
             _ => false,
         }
     }
-}
-
-/// A token id as it is written everywhere: digits alone, below 2^31. Its first byte in big-endian order then
-/// never looks like a tag. Other elements (negative, fractional, huge, no number at all) are kept as JSON.
-fn token_id(element: &[u8]) -> Option<u32> {
-    if element.len() > 10 || (element.len() > 1 && element[0] == b'0') {
-        return None;
-    }
-    let id = element.iter().try_fold(0_u64, |id, byte| {
-        byte.is_ascii_digit().then(|| id * 10 + u64::from(byte - b'0'))
-    })?;
-    u32::try_from(id).ok().filter(|&id| id < 1 << 31)
 }

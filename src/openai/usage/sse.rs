@@ -5,9 +5,10 @@ use super::facts::FactScanner;
 use memchr::{memchr2, memmem, memrchr2};
 use std::sync::LazyLock;
 
-/// Members that are worth parsing an event for. Their quotes make them rare: within a JSON string a quote is escaped.
-static KEYS: LazyLock<[memmem::Finder<'static>; 3]> =
-    LazyLock::new(|| ["usage\"", "error\"", "_reason\""].map(memmem::Finder::new));
+/// Members that are worth parsing an event for, and the stream's end. The quotes make the members rare: within a JSON
+/// string a quote is escaped.
+static NEEDLES: LazyLock<[memmem::Finder<'static>; 5]> =
+    LazyLock::new(|| ["usage\"", "error\"", "_reason\"", "status\"", "[DONE]"].map(memmem::Finder::new));
 
 /// Reads a stream of events cut anywhere.
 #[derive(Debug, Default)]
@@ -73,18 +74,8 @@ impl EventScanner {
         if !EVENT_ENDS.iter().any(|end| lines.ends_with(end)) || may_matter(lines) {
             return chunk;
         }
-        self.skipped_lines(lines);
-        partial
-    }
-
-    /// Lines that hold no fact but perhaps the end of the stream.
-    fn skipped_lines(&mut self, lines: &[u8]) {
         self.after_cr = lines.ends_with(b"\r");
-        let text = lines.trim_ascii_end();
-        let last = memrchr2(b'\n', b'\r', text).map_or(text, |end| &text[end + 1..]);
-        if let Some(value) = last.strip_prefix(DATA) {
-            self.done |= value.trim_ascii_start() == b"[DONE]";
-        }
+        partial
     }
 
     /// Reads the current line on, to its end or the chunk's; gives what follows the line.
@@ -138,22 +129,34 @@ impl EventScanner {
         match self.line {
             Line::Start(0) if !line_feed_of_crlf => self.facts.next_value(),
             Line::Data(known) if usize::from(known) == DONE.len() => self.done = true,
+            // The lines of one event's data are joined by a line feed.
+            Line::Json => self.facts.push(b"\n"),
             _ => {}
         }
         self.line = Line::Start(0);
     }
 }
 
-/// Whether some member worth parsing for, with a value other than null, may stand in these whole lines.
+/// Whether some member worth parsing for, with a value other than null, or the stream's end may stand in these lines.
 fn may_matter(lines: &[u8]) -> bool {
-    KEYS.iter().any(|key| {
+    let [members @ .., end] = &*NEEDLES;
+    members.iter().any(|key| {
         key.find_iter(lines).any(|at| {
-            let after = lines[at + key.needle().len()..].trim_ascii_start();
-            match after.strip_prefix(b":") {
-                Some(value) => value.trim_ascii_start().first() != Some(&b'n'),
-                // The word of a `"type":"error"`.
-                None => key.needle() == b"error\"",
+            let after = skip_blanks(&lines[at + key.needle().len()..]);
+            match after.first() {
+                Some(b':') => skip_blanks(&after[1..]).first() != Some(&b'n'),
+                // A value may stand on the next line, and `error` may be the word of a `type`.
+                Some(byte) => matches!(byte, b'\n' | b'\r') || key.needle() == b"error\"",
+                None => true,
             }
         })
-    })
+    }) || end.find(lines).is_some()
+}
+
+fn skip_blanks(text: &[u8]) -> &[u8] {
+    let blanks = text
+        .iter()
+        .take_while(|byte| matches!(byte, b' ' | b'\t'))
+        .count();
+    &text[blanks..]
 }

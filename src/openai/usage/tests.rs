@@ -198,3 +198,40 @@ fn a_broken_event_does_not_spoil_the_next_one() {
     let stream = b"data: {\"choices\":[{\"text\":\"cut\n\ndata: {\"usage\":{\"prompt_tokens\":5}}\n\n";
     assert_eq!(scan_cut_everywhere(true, stream).prompt_tokens, Some(5));
 }
+
+#[test]
+fn the_status_of_a_response_is_seen_without_usage() {
+    let cancelled = b"data: {\"response\":{\"status\":\"cancelled\",\"usage\":null,\"error\":null}}\n\n";
+    assert_eq!(
+        scan_cut_everywhere(true, cancelled).finish,
+        Some(FinishReason::Abort)
+    );
+}
+
+#[test]
+fn the_end_of_the_stream_is_a_whole_line() {
+    for (stream, done) in [
+        ("data: [DONE]\n\n", true),
+        ("data:[DONE]\n\ndata: {}\n\n", true),
+        ("data: [DONE] x\n\n", false),
+        ("data: {\"text\":\"[DONE]\"}\n\n", false),
+        (": data: [DONE]\n\n", false),
+    ] {
+        assert_eq!(
+            scan_cut_everywhere(true, stream.as_bytes()).done,
+            done,
+            "{stream}"
+        );
+    }
+}
+
+#[test]
+fn a_value_over_several_lines_is_one_value() {
+    let facts = scan_cut_everywhere(
+        true,
+        b"data: {\"usage\"\ndata: :{\"prompt_tokens\":\ndata: 5}}\n\n",
+    );
+    assert_eq!(facts.prompt_tokens, Some(5));
+    let cut_key = scan_cut_everywhere(true, b"data: {\"usa\ndata: ge\":{\"prompt_tokens\":5}}\n\n");
+    assert_eq!(cut_key.prompt_tokens, None);
+}
