@@ -8,6 +8,7 @@ mod explain;
 mod generate;
 mod import;
 mod logging;
+mod replay;
 mod run;
 mod schema;
 mod sim;
@@ -58,6 +59,7 @@ enum Command {
     Demo(demo::Args),
     Explain(explain::Args),
     Import(import::Args),
+    Replay(replay::Args),
     Schema(schema::Args),
     Sim(sim::Args),
     Completions(generate::CompletionsArgs),
@@ -72,6 +74,7 @@ impl Command {
             Self::Demo(args) => demo::run(&args),
             Self::Explain(args) => explain::run(&args),
             Self::Import(args) => import::run(&args),
+            Self::Replay(args) => replay::run(&args),
             Self::Schema(args) => schema::run(&args),
             Self::Sim(args) => sim::run(&args),
             Self::Completions(args) => generate::completions(&args),

@@ -81,6 +81,13 @@ pub struct Dispatch {
     recorded: Use,
 }
 
+impl Dispatch {
+    /// Prompt tokens that the endpoint was believed to have cached.
+    pub fn cached_tokens(&self) -> u32 {
+        self.conditions.cached_tokens
+    }
+}
+
 impl Scheduler {
     /// A scheduler that remembers nothing yet.
     pub fn new(policy: Policy) -> Self {

@@ -2,5 +2,6 @@
 
 pub mod engine;
 mod output;
+pub mod replay;
 pub mod server;
 pub mod tokenizer;
