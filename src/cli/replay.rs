@@ -127,7 +127,7 @@ pub fn run(args: &Args) -> anyhow::Result<Exit> {
         .collect();
     let outcomes = in_parallel(&cells, |&(seed, policy)| {
         let (scenario, fleet) = &scenarios[seed];
-        run(
+        replay::run(
             &scenario.workload,
             fleet,
             policies[policy].1.clone(),
