@@ -1,5 +1,10 @@
 //! The gateway as a process, between raw clients and scripted model servers.
 
 mod bodies;
-#[allow(dead_code, unused_imports, reason = "each part of the tests uses its own part of it")]
+mod seeds;
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "each part of the tests uses its own part of it"
+)]
 mod support;
