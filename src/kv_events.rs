@@ -9,4 +9,5 @@ pub mod chain;
 pub mod codec;
 pub mod msgpack;
 pub mod ownership;
+pub mod sink;
 pub mod tracker;

@@ -19,7 +19,7 @@ mod atomic {
     pub(super) use std::sync::atomic::{AtomicU64, Ordering};
 }
 
-pub use hash::{Chain, ChainHasher, Chunking, PromptKeys, block_hash, seed};
+pub use hash::{Chain, ChainHasher, Chunking, PromptKeys, block_hash, chain_root, seed};
 pub use index::{PrefixIndex, Provisional};
 
 /// Names one endpoint incarnation in the prefix index and in scheduling; `0..MAX_ENDPOINTS`, reused after release.

@@ -1,11 +1,14 @@
-//! Our own chained block hash over token ids.
+//! Our own chained block hash over token ids: [`prefix`](crate::prefix)'s, over the ids as 4 bytes each.
 //!
-//! `h(0) = root(LoRA, salt)`, `h(i) = xxh3(tokens of block i, seed h(i-1))`. The gateway computes it for a
-//! prompt, [`ownership`](super::ownership) for the blocks of an event; the engine's own hashes, which may be
-//! keyed by a random seed, are only names. Blocks of one LoRA adapter or cache salt never equal others'.
+//! The gateway computes it for a prompt, [`ownership`](super::ownership) for the blocks of an event; the engine's
+//! own hashes, which may be keyed by a random seed, are only names. Blocks of one LoRA adapter or cache salt never
+//! equal others'.
 
-use crate::prefix::BlockHash;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use crate::prefix::{self, BlockHash};
+use smallvec::SmallVec;
+
+/// Bytes of a token id in the hashed content, little-endian.
+pub const TOKEN_BYTES: usize = 4;
 
 /// What a prompt's first block is chained to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,30 +30,30 @@ pub enum Lora<'a> {
 }
 
 impl Root<'_> {
-    /// The hash that the first block is chained to.
-    pub fn hash(&self) -> BlockHash {
-        const SEED: u64 = u64::from_be_bytes(*b"kv-root\0");
-        let lora = match self.lora {
-            Lora::None => SEED,
-            Lora::Name(name) => xxh3_64_with_seed(name.as_bytes(), SEED ^ 1),
-            Lora::Id(id) => xxh3_64_with_seed(&id.to_le_bytes(), SEED ^ 2),
-        };
-        self.cache_salt
-            .map_or(lora, |salt| xxh3_64_with_seed(salt.as_bytes(), lora ^ 3))
+    /// The seed for [`prefix::ChainHasher`], to cut a prompt's token bytes with `block_size * TOKEN_BYTES`.
+    pub fn seed(&self) -> u64 {
+        let salt = self.cache_salt.map(str::as_bytes);
+        match self.lora {
+            Lora::None => prefix::seed("", salt, "tokens"),
+            Lora::Name(name) => prefix::seed(name, salt, "tokens of an adapter"),
+            Lora::Id(id) => prefix::seed(&id.to_string(), salt, "tokens of an unnamed adapter"),
+        }
+    }
+
+    /// The hash that the first block of `block_size` tokens is chained to.
+    pub fn hash(&self, block_size: u32) -> BlockHash {
+        prefix::chain_root(self.seed(), block_size as usize * TOKEN_BYTES)
     }
 }
 
 /// The hash of the block `tokens` after the block `parent`.
 pub fn next(parent: BlockHash, tokens: &[u32]) -> BlockHash {
-    const AT_ONCE: usize = 256;
-    let mut bytes = [0; 4 * AT_ONCE];
-    tokens.chunks(AT_ONCE).fold(parent, |hash, tokens| {
-        let bytes = &mut bytes[..4 * tokens.len()];
-        for (to, token) in bytes.chunks_exact_mut(4).zip(tokens) {
-            to.copy_from_slice(&token.to_le_bytes());
-        }
-        xxh3_64_with_seed(bytes, hash)
-    })
+    let mut bytes: SmallVec<[u8; 1024]> = SmallVec::new();
+    bytes.resize(tokens.len() * TOKEN_BYTES, 0);
+    for (to, token) in bytes.chunks_exact_mut(TOKEN_BYTES).zip(tokens) {
+        to.copy_from_slice(&token.to_le_bytes());
+    }
+    prefix::block_hash(parent, &bytes)
 }
 
 /// [`next`] for a block whose content is more than its tokens: images, prompt embeddings.
@@ -59,14 +62,14 @@ pub(super) fn next_with_keys<'k>(
     tokens: &[u32],
     keys: impl Iterator<Item = &'k [u8]>,
 ) -> BlockHash {
-    keys.fold(next(parent, tokens), |hash, key| xxh3_64_with_seed(key, !hash))
+    keys.fold(next(parent, tokens), |hash, key| prefix::block_hash(!hash, key))
 }
 
 /// The hashes of a prompt's whole blocks, in order; the incomplete one at the end has none.
 pub fn of_prompt(root: Root<'_>, tokens: &[u32], block_size: u32) -> impl Iterator<Item = BlockHash> {
     tokens
         .chunks_exact((block_size as usize).max(1))
-        .scan(root.hash(), |hash, block| {
+        .scan(root.hash(block_size), |hash, block| {
             *hash = next(*hash, block);
             Some(*hash)
         })
@@ -75,6 +78,7 @@ pub fn of_prompt(root: Root<'_>, tokens: &[u32], block_size: u32) -> impl Iterat
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::prefix::{ChainHasher, Chunking};
 
     #[test]
     fn a_block_depends_on_everything_before_it_and_on_nothing_after() {
@@ -120,16 +124,28 @@ mod tests {
                 cache_salt: None,
             },
         ];
-        let distinct: std::collections::HashSet<_> = roots.iter().map(Root::hash).collect();
+        let distinct: std::collections::HashSet<_> = roots.iter().map(|root| root.hash(16)).collect();
         assert_eq!(distinct.len(), roots.len());
     }
 
     #[test]
-    fn blocks_longer_than_the_buffer() {
-        let tokens: Vec<u32> = (0..1024).collect();
-        let mut last = tokens.clone();
-        last[1023] = 0;
-        assert_ne!(next(1, &tokens), next(1, &last));
-        assert_ne!(next(1, &tokens), next(2, &tokens));
+    fn is_the_chain_that_a_prompts_bytes_give() {
+        let tokens: Vec<u32> = (0..1000).map(|at| at * 77).collect();
+        let bytes: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+        let root = Root {
+            lora: Lora::Name("a"),
+            cache_salt: Some("s"),
+        };
+        for block_size in [1, 16, 300] {
+            let chunking = Chunking {
+                chunk_bytes: block_size as usize * TOKEN_BYTES,
+                max_blocks: 1000,
+            };
+            let mut hasher = ChainHasher::new(root.seed(), chunking);
+            hasher.write(&bytes);
+            let keys = hasher.finish();
+            let blocks: Vec<_> = of_prompt(root, &tokens, block_size).collect();
+            assert_eq!(keys.full_blocks(&keys.chains()[0]), blocks);
+        }
     }
 }

@@ -29,6 +29,8 @@ pub trait BlockSink {
     fn remove(&mut self, block: BlockHash);
     /// Everything inserted before is void.
     fn clear(&mut self);
+    /// A message is applied: what was held back to be written together must be written now.
+    fn flush(&mut self) {}
 }
 
 /// Bounds on what an engine's events can make the gateway remember.
@@ -198,7 +200,7 @@ impl Ownership {
         }
         self.block_size = Some(event.block_size);
         let parent = match event.parent {
-            None => keys::root_of(event).hash(),
+            None => keys::root_of(event).hash(event.block_size),
             Some(parent) => match self.parent(parent, sink) {
                 Some(own) => own,
                 None => return self.orphan(event, parent, tier),

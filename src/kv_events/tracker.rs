@@ -158,12 +158,14 @@ impl Tracker {
         for event in &batch.events {
             self.ownership.apply(event, sink);
         }
+        sink.flush();
     }
 
     fn lose(&mut self, messages: u64, sink: &mut impl BlockSink) {
         self.counts.gaps += 1;
         self.counts.lost_messages = self.counts.lost_messages.saturating_add(messages);
         self.ownership.disown(sink);
+        sink.flush();
     }
 
     fn restart(&mut self, sink: &mut impl BlockSink) {
@@ -171,6 +173,7 @@ impl Tracker {
         self.expected = None;
         self.newest_timestamp_s = f64::NEG_INFINITY;
         self.ownership.forget(sink);
+        sink.flush();
     }
 }
 

@@ -21,6 +21,11 @@ pub fn seed(model: &str, cache_salt: Option<&[u8]>, namespace: &str) -> u64 {
     link(root, xxh3_64(namespace.as_bytes()))
 }
 
+/// What [`ChainHasher`] chains a prompt's first chunk to: cuts of different lengths share no block.
+pub fn chain_root(seed: u64, chunk_bytes: usize) -> u64 {
+    link(seed, chunk_bytes as u64)
+}
+
 /// Hash of the block with `content` that follows the block hashed `parent` (or the chain's root).
 ///
 /// Chunks are hashed on their own and linked afterwards, so that the long hashes of a prompt do not wait for
@@ -76,7 +81,7 @@ impl ChainHasher {
     pub fn reusing(seed: u64, mut chunking: Chunking, mut buffer: Vec<BlockHash>) -> Self {
         buffer.clear();
         chunking.chunk_bytes = chunking.chunk_bytes.max(1);
-        let root = link(seed, chunking.chunk_bytes as u64);
+        let root = chain_root(seed, chunking.chunk_bytes);
         let keys = PromptKeys {
             chunk_bytes: chunking.chunk_bytes,
             hashes: buffer,
