@@ -5,9 +5,12 @@
 //! [`subscriber`] holds the socket. The engine's hash algorithm and seed never matter: our hashes are
 //! computed from the token ids in the events.
 
+pub mod address;
 pub mod chain;
 pub mod codec;
 pub mod msgpack;
 pub mod ownership;
 pub mod sink;
+pub mod subscriber;
 pub mod tracker;
+pub mod zmtp;
