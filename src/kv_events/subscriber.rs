@@ -124,7 +124,7 @@ impl<S: BlockSink> Task<S> {
     async fn rest(&mut self, time: Duration) {
         tokio::select! {
             () = sleep(time) => {}
-            () = self.reset.notified() => self.tracker.reset(&mut self.sink),
+            () = self.reset.notified() => self.forget(),
         }
     }
 
@@ -148,7 +148,7 @@ impl<S: BlockSink> Task<S> {
         loop {
             tokio::select! {
                 message = connection.receive() => self.message(&message?).await,
-                () = self.reset.notified() => self.tracker.reset(&mut self.sink),
+                () = self.reset.notified() => self.forget(),
             }
         }
     }
@@ -166,6 +166,11 @@ impl<S: BlockSink> Task<S> {
             self.replay(from).await;
             self.tracker.resume(sequence, payload, &mut self.sink);
         }
+        self.note(|_| ());
+    }
+
+    fn forget(&mut self) {
+        self.tracker.reset(&mut self.sink);
         self.note(|_| ());
     }
 
