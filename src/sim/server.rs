@@ -174,9 +174,7 @@ impl SimServer {
             tasks: TaskTracker::new(),
         };
         let (driver, killed) = (server.inner.driver.clone(), server.killed.clone());
-        server
-            .tasks
-            .spawn(async move { killed.run_until_cancelled(driver.run()).await });
+        tokio::spawn(async move { killed.run_until_cancelled(driver.run()).await });
         let accept = Accept {
             inner: server.inner.clone(),
             closing: server.closing.clone(),

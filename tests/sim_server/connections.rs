@@ -138,6 +138,16 @@ async fn shutdown_ends_requests_as_aborted() {
 }
 
 #[tokio::test]
+async fn shutdown_of_an_idle_server_waits_for_nobody() {
+    let pod = Pod::start(tiny()).await;
+    pod.complete("x", 1).await;
+    // Well below the time that unfinished answers would get; the client's idle connection gets none.
+    tokio::time::timeout(Duration::from_secs(1), pod.server.shutdown())
+        .await
+        .expect("no answer is under way");
+}
+
+#[tokio::test]
 async fn a_draining_server_finishes_what_it_has_and_refuses_the_rest() {
     let pod = Pod::start(slow()).await;
     let url = pod.url("/v1/completions");
