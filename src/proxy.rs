@@ -9,6 +9,7 @@ mod answer;
 mod buffered;
 mod context;
 mod finish;
+mod framing;
 mod headers;
 pub mod inspect;
 mod upstream;
@@ -85,7 +86,7 @@ impl ProxyHttp for Proxy {
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     async fn early_request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
-        guarded::note_headers_read();
+        guarded::restore_session(session);
         headers::admit(session.req_header(), &self.0.settings, ctx);
         Ok(())
     }

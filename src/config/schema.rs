@@ -88,10 +88,12 @@ pub struct Limits {
     pub request_body: ByteSize,
     /// Largest request head (request line and headers). Larger: 431.
     pub request_headers: ByteSize,
-    /// Longest wait for a complete request head. Longer: the connection is closed.
+    /// Longest wait for a complete request head. Longer: 408.
     pub headers_timeout: Period,
     /// Longest wait between two reads of a request body. Longer: 408.
     pub body_timeout: Period,
+    /// How long a client may take nothing of a response that waits for it. Longer: the connection is closed.
+    pub send_timeout: Period,
     /// Bytes of request bodies held in memory at a time, over all clients. What does not fit is answered
     /// 503 with Retry-After.
     pub buffered_bodies: ByteSize,
@@ -104,6 +106,7 @@ impl Default for Limits {
             request_headers: ByteSize::kib(64),
             headers_timeout: Period::from_secs(10),
             body_timeout: Period::from_secs(30),
+            send_timeout: Period::from_secs(60),
             buffered_bodies: ByteSize::mib(1024),
         }
     }

@@ -116,6 +116,11 @@ impl Check<'_> {
             limits.body_timeout,
             "every request would be refused",
         );
+        self.positive(
+            "limits.send_timeout",
+            limits.send_timeout,
+            "every response would be cut",
+        );
         self.at_least("limits.request_body", limits.request_body, ByteSize(1));
         self.at_least("limits.request_headers", limits.request_headers, ByteSize::kib(1));
         self.at_least(

@@ -199,8 +199,9 @@ fn data_service(config: &Config, gateway: &Arc<Gateway>, conf: &Arc<ServerConf>)
     let limits = ConnectionLimits {
         header_timeout: config.limits.headers_timeout.0,
         idle_timeout: CLIENT_IDLE,
+        send_timeout: config.limits.send_timeout.0,
     };
-    let mut service = Service::new("data".to_owned(), Guarded::new(proxy, limits));
+    let mut service = Service::new("data".to_owned(), Guarded::new(proxy, gateway.clone(), limits));
     for address in &config.listen.0 {
         service.add_listener(ListenerConfig::tcp(address.to_string()));
     }

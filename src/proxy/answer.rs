@@ -5,6 +5,7 @@ use super::context::{Context, Refusal};
 use super::error::Reason;
 use bytes::Bytes;
 use http::header;
+use pingora_core::protocols::http::ServerSession;
 use pingora_core::{Error, ErrorSource, ErrorType, Result};
 use pingora_http::ResponseHeader;
 use pingora_proxy::{FailToProxy, Session};
@@ -28,14 +29,38 @@ pub fn refused(ctx: &mut Context, refusal: Refusal) -> Box<Error> {
 
 /// Answers with `ctx.refused`; for the phase that may end a request.
 pub async fn refuse(session: &mut Session, ctx: &mut Context) -> Result<bool> {
-    let body_read = session.as_mut().is_body_done();
-    write(session, ctx, !body_read).await?;
-    if !body_read {
+    let in_step = in_step(session, ctx);
+    write(session, ctx, !in_step).await?;
+    if !in_step {
         let discard =
             async { while let Ok(Some(_)) = session.downstream_session.read_request_body().await {} };
         let _ = tokio::time::timeout(LINGER, discard).await;
     }
     Ok(true)
+}
+
+/// Whether the next bytes from the client can only be its next request.
+fn in_step(session: &mut Session, ctx: &Context) -> bool {
+    // A body with broken framing counts as done for Pingora, but where it ends is unknown.
+    let broken = ctx
+        .refused
+        .as_ref()
+        .is_some_and(|refusal| refusal.reason == Reason::BadRequest);
+    !broken && session.as_mut().is_body_done()
+}
+
+/// Answers a request that could not even be read, and closes the connection.
+pub async fn close_with(mut session: ServerSession, reason: Reason) {
+    session.set_keepalive(None);
+    let Ok((head, body)) = build(&Refusal::plain(reason), "") else {
+        return;
+    };
+    let answer = async {
+        session.write_response_header(Box::new(head)).await?;
+        session.write_response_body(body, true).await?;
+        session.finish().await.map(drop)
+    };
+    let _ = tokio::time::timeout(LINGER, answer).await;
 }
 
 /// The last phase of a request that failed.
@@ -57,7 +82,7 @@ pub async fn failure(session: &mut Session, error: &Error, ctx: &mut Context) ->
     };
     let error_code = refusal.reason.status();
     ctx.refused = Some(refusal);
-    let keep = session.as_mut().is_body_done();
+    let keep = in_step(session, ctx);
     let written = write(session, ctx, !keep).await.is_ok();
     FailToProxy {
         error_code,
@@ -83,20 +108,10 @@ fn reason_of(error: &Error, ctx: &mut Context) -> Option<Refusal> {
 }
 
 async fn write(session: &mut Session, ctx: &Context, close: bool) -> Result<()> {
-    let Some(Refusal { reason, detail }) = &ctx.refused else {
+    let Some(refusal) = &ctx.refused else {
         return Ok(());
     };
-    let body = reason.body(detail.as_deref());
-    let mut head = ResponseHeader::build(reason.status(), Some(6))?;
-    head.insert_header(header::CONTENT_TYPE, "application/json")?;
-    head.insert_header(header::CONTENT_LENGTH, body.len().to_string())?;
-    head.insert_header("x-homing-error", reason.label())?;
-    if !ctx.request_id.is_empty() {
-        head.insert_header("x-request-id", ctx.request_id.as_str())?;
-    }
-    if let Some(after) = reason.retry_after() {
-        head.insert_header(header::RETRY_AFTER, after.as_secs().max(1).to_string())?;
-    }
+    let (head, body) = build(refusal, &ctx.request_id)?;
     if close {
         session.set_keepalive(None);
     }
@@ -105,6 +120,22 @@ async fn write(session: &mut Session, ctx: &Context, close: bool) -> Result<()> 
         .downstream_session
         .write_response_header(Box::new(head))
         .await?;
-    let body = if is_head { Bytes::new() } else { Bytes::from(body) };
+    let body = if is_head { Bytes::new() } else { body };
     session.downstream_session.write_response_body(body, true).await
+}
+
+fn build(refusal: &Refusal, request_id: &str) -> Result<(ResponseHeader, Bytes)> {
+    let reason = refusal.reason;
+    let body = reason.body(refusal.detail.as_deref());
+    let mut head = ResponseHeader::build(reason.status(), Some(6))?;
+    head.insert_header(header::CONTENT_TYPE, "application/json")?;
+    head.insert_header(header::CONTENT_LENGTH, body.len().to_string())?;
+    head.insert_header("x-homing-error", reason.label())?;
+    if !request_id.is_empty() {
+        head.insert_header("x-request-id", request_id)?;
+    }
+    if let Some(after) = reason.retry_after() {
+        head.insert_header(header::RETRY_AFTER, after.as_secs().max(1).to_string())?;
+    }
+    Ok((head, body.into()))
 }

@@ -42,6 +42,18 @@ pub fn wrap(session: &mut Session, body: Bytes) -> Slot {
     slot
 }
 
+/// Passes `inner`, whose request head has been read, off as one that has yet to be read; [`restore`] undoes it.
+pub fn hold(inner: Box<ServerSession>) -> (ServerSession, Slot) {
+    let slot = Slot::default();
+    let buffered = BufferedSession {
+        inner: Some(inner),
+        body: None,
+        had_body: false,
+        slot: slot.clone(),
+    };
+    (ServerSession::new_custom(Box::new(buffered)), slot)
+}
+
 /// Puts the real session back; a second call does nothing.
 pub fn restore(session: &mut Session, slot: &Slot) {
     if !session.downstream_session.is_custom() {

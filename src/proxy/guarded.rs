@@ -4,20 +4,30 @@
 //! Pingora's own h2c switch waits without limit for 24 bytes, and its HTTP/1 reader has only a time-out per
 //! read, so a client that trickles one byte a second holds a connection for ever.
 
+use super::error::Reason;
+use super::{Gateway, answer, buffered, framing};
+use crate::openai::PathKind;
 use async_trait::async_trait;
+use buffered::Slot;
 use pingora_core::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
 use pingora_core::protocols::http::ServerSession;
+use pingora_core::protocols::http::v2::server::default_h2_options;
 use pingora_core::protocols::{ALPN, Stream};
 use pingora_core::server::ShutdownWatch;
-use pingora_proxy::{HttpProxy, ProxyHttp};
+use pingora_proxy::{HttpProxy, ProxyHttp, Session};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The HTTP/2 connection preface (RFC 9113, section 3.4).
 const H2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Its first bytes; no HTTP/1 method starts so, and no HTTP/1 request is shorter.
 const H2_MARK: usize = 4;
+/// Unread bytes that a client may send on one stream: enough for a large prompt at a high round-trip time.
+const H2_STREAM_WINDOW: u32 = 1024 * 1024;
+/// The same over all streams of a connection.
+const H2_CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
+/// How long an idle connection stays open once the gateway shuts down.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// Bounds for one client connection.
 #[derive(Clone, Copy, Debug)]
@@ -26,26 +36,34 @@ pub struct ConnectionLimits {
     pub header_timeout: Duration,
     /// How long a connection may wait for its next request.
     pub idle_timeout: Duration,
+    /// How long a client may take nothing of a response that waits for it.
+    pub send_timeout: Duration,
 }
 
 /// Runs `proxy` on accepted connections within `limits`.
 pub struct Guarded<SV> {
     proxy: Arc<HttpProxy<SV>>,
+    gateway: Arc<Gateway>,
     limits: ConnectionLimits,
 }
 
-tokio::task_local! {
-    static HEADERS_READ: HeadersRead;
+/// What a read of a request's head waits for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// The rest: the head's first bytes are there.
+    Started,
+    /// The client's next request, which may never come.
+    Idle,
 }
 
-/// Set by the proxy's first phase; tells the deadline that it has been met.
-#[derive(Clone, Default)]
-struct HeadersRead(Arc<AtomicBool>);
+tokio::task_local! {
+    static HEAD: Slot;
+}
 
-/// To be called in the first phase of a request: its headers are complete.
-pub fn note_headers_read() {
-    // HTTP/2 requests run in tasks of their own, outside the scope; their frames have their own bounds.
-    let _ = HEADERS_READ.try_with(|read| read.0.store(true, Ordering::Relaxed));
+/// In the first phase of a request: puts the client's real session in place, whose head was read before the proxy
+/// saw it. Requests of HTTP/2 run in tasks of their own, outside the scope, with their real sessions.
+pub fn restore_session(session: &mut Session) {
+    let _ = HEAD.try_with(|slot| buffered::restore(session, slot));
 }
 
 impl<SV> Guarded<SV>
@@ -54,50 +72,108 @@ where
     SV::CTX: Send + Sync,
 {
     /// Wraps `proxy`.
-    pub fn new(mut proxy: HttpProxy<SV>, limits: ConnectionLimits) -> Self {
+    pub fn new(mut proxy: HttpProxy<SV>, gateway: Arc<Gateway>, limits: ConnectionLimits) -> Self {
         let mut options = HttpServerOptions::default();
         options.h2c = true;
         options.h2_idle_timeout = Some(limits.idle_timeout);
         proxy.server_options = Some(options);
+        let mut h2 = default_h2_options();
+        h2.initial_window_size(H2_STREAM_WINDOW)
+            .initial_connection_window_size(H2_CONNECTION_WINDOW);
+        proxy.h2_options = Some(h2);
         Self {
             proxy: Arc::new(proxy),
+            gateway,
             limits,
         }
     }
 
     async fn serve_h1(&self, stream: Stream, shutdown: &ShutdownWatch) {
         let mut session = ServerSession::new_http1(stream);
-        let idle_s = self.limits.idle_timeout.as_secs().max(1);
-        session.set_keepalive(if *shutdown.borrow() { None } else { Some(idle_s) });
-        let mut deadline = self.limits.header_timeout;
-        let mut next = self.exchange(session, shutdown, deadline).await;
+        session.set_keepalive(Some(self.limits.idle_timeout.as_secs().max(1)));
+        // Off, a request that comes before the response to the one before it would abort that one.
+        session.set_pipelining_enabled(true);
+        let mut next = self.exchange(session, shutdown, Wait::Started).await;
         while let Some(reused) = next {
-            // The wait for the next request counts too: it may be as long as the idle time-out allows.
-            deadline = self.limits.idle_timeout + self.limits.header_timeout;
             let (stream, settings) = reused.consume();
             let mut session = ServerSession::new_http1(stream);
             if let Some(settings) = settings {
                 settings.apply_to_session(&mut session);
             }
-            next = self.exchange(session, shutdown, deadline).await;
+            next = self.exchange(session, shutdown, Wait::Idle).await;
         }
     }
 
-    /// One request and its response; `None` when the connection is done or its headers were late.
+    /// One request and its response; `None` when the connection is done.
     async fn exchange(
         &self,
-        session: ServerSession,
+        mut session: ServerSession,
         shutdown: &ShutdownWatch,
-        deadline: Duration,
+        wait: Wait,
     ) -> Option<ReusedHttpStream> {
-        let read = HeadersRead::default();
-        let exchange = HEADERS_READ.scope(read.clone(), self.proxy.process_new_http(session, shutdown));
-        tokio::pin!(exchange);
-        match tokio::time::timeout(deadline, &mut exchange).await {
-            Ok(next) => next,
-            Err(_) if read.0.load(Ordering::Relaxed) => exchange.await,
-            Err(_) => None,
+        match self.read_head(&mut session, shutdown, wait).await {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(reason) => {
+                self.gateway.metrics.count_error(reason);
+                self.gateway
+                    .metrics
+                    .count_unrouted("", reason.status(), PathKind::Other.as_str());
+                answer::close_with(session, reason).await;
+                return None;
+            }
         }
+        if *shutdown.borrow() {
+            session.set_keepalive(None);
+        }
+        session.set_write_timeout(Some(self.limits.send_timeout));
+        let (session, slot) = buffered::hold(Box::new(session));
+        HEAD.scope(slot, self.proxy.process_new_http(session, shutdown))
+            .await
+    }
+
+    /// Reads a request's head; false when the client has no further request.
+    async fn read_head(
+        &self,
+        session: &mut ServerSession,
+        shutdown: &ShutdownWatch,
+        wait: Wait,
+    ) -> Result<bool, Reason> {
+        let deadline = match wait {
+            Wait::Started => self.limits.header_timeout,
+            // The wait for the next request counts too: it may be as long as the idle time-out allows.
+            Wait::Idle => self.limits.idle_timeout + self.limits.header_timeout,
+        };
+        let read = tokio::time::timeout(deadline, session.read_request());
+        let read = match wait {
+            Wait::Started => read.await,
+            Wait::Idle => match self.unless_closing(read, shutdown).await {
+                Some(read) => read,
+                None => return Ok(false),
+            },
+        };
+        match read {
+            Ok(Ok(true)) => framing::check(session).map(|()| true),
+            Ok(Ok(false)) => Ok(false),
+            Ok(Err(error)) => framing::refusal(&error).map_or(Ok(false), Err),
+            Err(_) if wait == Wait::Started => Err(Reason::RequestTimeout),
+            // Nothing may have come at all: an answer would be taken for that of the client's next request.
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// What `read` yields, unless the gateway shuts down and nothing comes for a while longer: a request that is on
+    /// its way when the shutdown begins is still answered.
+    async fn unless_closing<T>(&self, read: impl Future<Output = T>, shutdown: &ShutdownWatch) -> Option<T> {
+        tokio::pin!(read);
+        let mut shutdown = shutdown.clone();
+        tokio::select! {
+            biased;
+            read = &mut read => return Some(read),
+            _ = shutdown.wait_for(|&down| down) => {}
+        }
+        let _lingering = self.gateway.drain.enter();
+        tokio::time::timeout(LINGER, read).await.ok()
     }
 
     /// Which protocol the client speaks; `None` when it does not say in time.

@@ -73,7 +73,7 @@ pub struct Upstream {
 impl Upstream {
     /// A server that does with the n-th request what `behaviour(request, n)` says, n from 0.
     pub async fn start(behaviour: impl Fn(&Received, usize) -> Script + Send + Sync + 'static) -> Self {
-        Self::start_at(free_address(), behaviour).await
+        Self::start_at(SocketAddr::new(free_address().ip(), 0), behaviour).await
     }
 
     /// The same at an address of the test's choice.
@@ -84,6 +84,7 @@ impl Upstream {
         let listener = TcpListener::bind(address)
             .await
             .expect("the server's port is free");
+        let address = listener.local_addr().expect("a bound port");
         let shared = Arc::new(Shared {
             behaviour: Box::new(behaviour),
             state: Mutex::default(),
