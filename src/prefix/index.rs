@@ -3,9 +3,10 @@
 use super::bits::Bits;
 use super::budget::Budget;
 use super::owner::Owner;
-use super::table::{BATCH, Table};
+use super::table::{BATCH, Key, Table};
 use super::{BlockHash, EndpointId, MAX_ENDPOINTS};
 use parking_lot::Mutex;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// Smallest memory bound: less is raised to it.
@@ -140,19 +141,50 @@ impl PrefixIndex {
     /// with stores only.
     pub fn matches(&self, chain: &[BlockHash], out: &mut [u32]) -> u32 {
         out.fill(0);
+        match 1u64.checked_shl(out.len() as u32) {
+            Some(end) => self.match_few(chain, out, end - 1),
+            None => self.match_many(chain, out),
+        }
+    }
+
+    /// With at most 63 ids, who still leads is a set of bits: half the time of [`Self::match_many`].
+    fn match_few(&self, chain: &[BlockHash], out: &mut [u32], ids: u64) -> u32 {
+        let mut leading = ids;
+        let mut drop_out = |ids: u64, depth: u32| bits_of(ids).for_each(|id| out[id] = depth);
+        let longest = self.walk(chain, |key, depth| {
+            let owners = self.table.owners_below_64(key);
+            drop_out(leading & !owners, depth);
+            leading &= owners;
+            leading != 0
+        });
+        drop_out(leading, longest);
+        longest
+    }
+
+    fn match_many(&self, chain: &[BlockHash], out: &mut [u32]) -> u32 {
+        self.walk(chain, |key, depth| {
+            let mut has_leader = false;
+            self.table.for_each_owner(key, |owner| {
+                if let Some(matched) = out.get_mut(usize::from(owner))
+                    && *matched == depth
+                {
+                    *matched += 1;
+                    has_leader = true;
+                }
+            });
+            has_leader
+        })
+    }
+
+    /// Calls `step` with each block's key and number until it says false; returns the number of blocks before.
+    #[inline]
+    fn walk(&self, chain: &[BlockHash], mut step: impl FnMut(Key, u32) -> bool) -> u32 {
+        let mut keys = [Key::default(); BATCH];
         let mut depth = 0;
         for batch in chain.chunks(BATCH) {
-            for key in self.table.warmed_keys(batch) {
-                let mut advanced = false;
-                self.table.for_each_owner(key, |owner| {
-                    if let Some(matched) = out.get_mut(usize::from(owner))
-                        && *matched == depth
-                    {
-                        *matched += 1;
-                        advanced = true;
-                    }
-                });
-                if !advanced {
+            self.table.warm(batch, &mut keys);
+            for &key in &keys[..batch.len()] {
+                if !step(key, depth) {
                     return depth;
                 }
                 depth += 1;
@@ -295,6 +327,14 @@ impl PrefixIndex {
             endpoint.resize(&self.table, share);
         }
     }
+}
+
+fn bits_of(mut set: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = NonZeroU64::new(set)?.trailing_zeros();
+        set &= set - 1;
+        Some(bit as usize)
+    })
 }
 
 impl Registry {

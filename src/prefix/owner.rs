@@ -3,7 +3,8 @@
 use super::BlockHash;
 use super::bits::Bits;
 use super::ring::{Ring, span_limit};
-use super::table::{BATCH, Claim, Claimed, Entry, Table};
+use super::table::{BATCH, Claim, Claimed, Entry, Key, Table};
+use smallvec::SmallVec;
 
 /// Sweep steps per block written once the ring has many vacancies. A sweep over the 1.5 x capacity positions
 /// that start it ends within 0.375 x capacity writes, well before the ring reaches its limit of twice the capacity.
@@ -147,11 +148,12 @@ impl Owner {
 
     fn touch(&mut self, table: &Table, chain: &[BlockHash], write: Write, open: &mut Bits) -> Bits {
         let mut missing = Bits::new(chain.len());
+        let mut keys = [Key::default(); BATCH];
         let mut end = chain.len();
         for batch in chain.rchunks(BATCH) {
-            let keys = table.warmed_keys(batch);
+            table.warm(batch, &mut keys);
             end -= batch.len();
-            for (offset, key) in keys.into_iter().enumerate().rev() {
+            for (offset, &key) in keys[..batch.len()].iter().enumerate().rev() {
                 match table.find(key, self.id) {
                     Some(entry) => self.renew(table, entry, end + offset, write, open),
                     None => missing.set(end + offset),
@@ -197,18 +199,20 @@ impl Owner {
     }
 
     fn evict_down_to(&mut self, table: &Table, blocks: usize) {
-        while self.blocks > blocks && self.evict_oldest(table) {}
-    }
-
-    fn evict_oldest(&mut self, table: &Table) -> bool {
-        let Some((position, record)) = self.ring.pop() else {
-            return false;
-        };
-        if let Some(entry) = table.recall(record, self.id, position) {
-            table.vacate(entry);
-            self.blocks -= 1;
+        while self.blocks > blocks {
+            let count = (self.blocks - blocks).min(BATCH);
+            let oldest: SmallVec<[_; BATCH]> = std::iter::from_fn(|| self.ring.pop()).take(count).collect();
+            if oldest.is_empty() {
+                return;
+            }
+            table.warm_records(oldest.iter().map(|&(_, record)| record));
+            for (position, record) in oldest {
+                if let Some(entry) = table.recall(record, self.id, position) {
+                    table.vacate(entry);
+                    self.blocks -= 1;
+                }
+            }
         }
-        true
     }
 
     /// Sweeps a little for `count` writes if the ring has many vacancies, and for as long as it takes if they would

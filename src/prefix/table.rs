@@ -1,54 +1,77 @@
 //! The shared hash table: cache-line buckets of atomic words, one word per (block, endpoint).
 //!
-//! A word is `[fingerprint 29 | provisional 1 | endpoint 10 | stamp 24]`, 0 when vacant. A line holds seven words
-//! and the number of words that had to pass it by because it was full. A probe goes on only while that number
-//! is not 0, so a removal leaves no tombstone: it clears the word and takes it off the lines it had passed.
+//! A line is a header and seven words `[endpoint 10 | fingerprint 29 | provisional 1 | stamp 24]`. The header holds a
+//! 7-bit tag per word, 0 when vacant, so that one comparison finds the candidates among the seven; and the number
+//! of words that had to pass the line by because it was full. A probe goes on only while that number is not 0, so a
+//! removal leaves no tombstone: it clears the word and takes it off the lines it had passed.
 //!
 //! The probe sequence takes lines in pairs of neighbours (the second is the one that the hardware fetches along
 //! with the first), and then strides by a distance of the key's own: a block that a whole fleet owns fills many
 //! lines, and must not push everything that lives near it down a long run.
 //!
 //! # Who may write what
-//! Words of an endpoint are written under that endpoint's lock only; a vacant word is taken by compare-exchange,
-//! as other endpoints' writers want it too. Words never move: a block that stays owned is seen by every lookup.
+//! Words of an endpoint are written under that endpoint's lock only. A vacant one is taken by setting its tag by
+//! compare-exchange, as other endpoints' writers want it too. Words never move: a block that stays owned is
+//! seen by every lookup.
 //!
 //! # Ordering
-//! Everything is `Relaxed`. A word carries all of its meaning itself, and publishes nothing else. What must be
-//! seen together are a word and the counts on the lines before it. A reader that is not ordered after the store
-//! may miss the block, as if it had come earlier. One that is (same thread, lock, channel) is bound by coherence
-//! to see the counts too, as they are raised before the word is set and lowered after it is cleared; and since counts
-//! move by read-modify-write, no other writer can lose a raise. The lock orders an endpoint's own writers.
+//! A reader needs none: `Relaxed` throughout. A word carries all of its meaning itself; what must be seen with it
+//! are its tag and the counts on the lines before it. A reader that is not ordered after the store may miss
+//! the block, as if it had come earlier, or see a word before its removal. One that is ordered (same thread, lock,
+//! channel) is bound by coherence to see all three; and since headers change by read-modify-write, no other
+//! writer can lose a part of one.
+//!
+//! Between two endpoints' writers a word changes hands: the one clears it, then its tag (`Release`), the other sets the
+//! tag (`Acquire`), then the word. So the late clearing of a word cannot hit its next owner.
+//! The lock orders an endpoint's own writers.
 
-use super::atomic::{AtomicU64, Ordering::Relaxed};
-use smallvec::SmallVec;
+use super::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use std::num::NonZeroU64;
 
 const STAMP_BITS: u32 = 24;
-const OWNER_BITS: u32 = 10;
-const FINGERPRINT_SHIFT: u32 = 35;
+const FINGERPRINT_SHIFT: u32 = 25;
+const FINGERPRINT_BITS: u32 = 29;
+const OWNER_SHIFT: u32 = 54;
 
 /// Stamps are compared modulo this.
 pub(super) const STAMPS: u64 = 1 << STAMP_BITS;
 /// Set while only requests whose outcome is open vouch for the block.
-const PROVISIONAL: u64 = 1 << (FINGERPRINT_SHIFT - 1);
-const OWNER_AND_STAMP: u64 = PROVISIONAL - 1;
-const FINGERPRINT_AND_OWNER: u64 = !(PROVISIONAL | (STAMPS - 1));
+const PROVISIONAL: u64 = 1 << STAMP_BITS;
+const FINGERPRINT: u64 = ((1 << FINGERPRINT_BITS) - 1) << FINGERPRINT_SHIFT;
+const OWNER: u64 = !0 << OWNER_SHIFT;
+/// Set in no id below 64.
+const OWNER_FROM_64: u64 = !0 << (OWNER_SHIFT + 6);
 
-/// Keys whose lines are loaded together.
-pub(super) const BATCH: usize = 16;
+const TAG_BITS: u32 = 7;
+/// The tag is the fingerprint's highest bits.
+const TAG_SHIFT: u32 = FINGERPRINT_BITS - TAG_BITS;
+const TAG_ONE: u32 = 1 << TAG_SHIFT;
+/// The lowest bit of every tag.
+const LANES: u64 = 0x0000_0408_1020_4081;
+const PASSED_SHIFT: u32 = TAG_BITS * SLOTS as u32;
+const PASSED_ONE: u64 = 1 << PASSED_SHIFT;
+/// Words that may pass a line by; the count has room for 2^15, and what lies between is for writers at the same time.
+const MOST_PASSED: u64 = 30_000;
+
 /// Words per line.
 pub(super) const SLOTS: usize = 7;
 /// Lines that a word may be away from home, in probe order. Enough for one block on all endpoints.
 const MAX_PROBE: u32 = 256;
 /// A [`Record`] has 24 bits for the line, and its highest value stands for none.
 pub(super) const MAX_LINES: usize = (1 << 24) - 2;
+/// Keys whose lines are loaded together.
+pub(super) const BATCH: usize = 16;
 
 /// A cache line of the table.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub(super) struct Line {
-    /// Words whose probe passed this line by.
-    passed: AtomicU64,
-    slots: [AtomicU64; SLOTS],
+struct Line {
+    /// `[words that passed by 15 | tags 7 x 7]`
+    header: AtomicU64,
+    words: [AtomicU64; SLOTS],
 }
 
 /// Where a block's probe begins and how it is told from others there.
@@ -56,7 +79,6 @@ pub(super) struct Line {
 pub(super) struct Key {
     fingerprint: u32,
     home: u32,
-    stride: u32,
 }
 
 /// Line and probe distance of a word, in 32 bits: all that eviction needs to find it again.
@@ -84,7 +106,7 @@ impl Record {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     word: u64,
-    slot: usize,
+    slot: u32,
     pub(super) record: Record,
 }
 
@@ -98,6 +120,10 @@ impl Entry {
     pub(super) const fn is_provisional(&self) -> bool {
         self.word & PROVISIONAL != 0
     }
+
+    const fn fingerprint(&self) -> u32 {
+        ((self.word & FINGERPRINT) >> FINGERPRINT_SHIFT) as u32
+    }
 }
 
 /// What an endpoint says of a block that it writes.
@@ -106,13 +132,6 @@ pub(super) struct Claim {
     pub(super) owner: u16,
     pub(super) stamp: u64,
     pub(super) provisional: bool,
-}
-
-impl Claim {
-    const fn word(self, fingerprint: u32) -> u64 {
-        let mark = if self.provisional { PROVISIONAL } else { 0 };
-        identity(fingerprint, self.owner) | mark | (self.stamp & (STAMPS - 1))
-    }
 }
 
 /// Outcome of [`Table::claim`].
@@ -129,15 +148,21 @@ pub(super) enum Claimed {
 /// Where a probe for an endpoint's word ended.
 enum Probe {
     Found(Entry),
-    Vacancy { distance: u32, slot: usize },
+    Vacancy(Vacancy),
     NoRoom,
+}
+
+struct Vacancy {
+    distance: u32,
+    header: u64,
+    slot: u32,
 }
 
 #[derive(Debug)]
 pub(super) struct Table {
     lines: Box<[Line]>,
     pairs: u32,
-    /// Lines that a probe may visit; their pairs are distinct.
+    /// Lines that a probe may visit; all distinct.
     reach: u32,
     longest_stride: u32,
 }
@@ -145,13 +170,12 @@ pub(super) struct Table {
 impl Table {
     /// A table of about `lines` lines, at least 2 and at most [`MAX_LINES`].
     pub(super) fn new(lines: usize) -> Self {
-        let pairs = lines.clamp(2, MAX_LINES) / 2;
-        let reach = MAX_PROBE.min(2 * pairs as u32);
+        let pairs = (lines.clamp(2, MAX_LINES) / 2) as u32;
         Self {
             lines: (0..2 * pairs).map(|_| Line::default()).collect(),
-            pairs: pairs as u32,
-            reach,
-            longest_stride: (2 * pairs as u32 / MAX_PROBE).max(1),
+            pairs,
+            reach: MAX_PROBE.min(2 * pairs),
+            longest_stride: (2 * pairs / MAX_PROBE).max(1),
         }
     }
 
@@ -161,50 +185,74 @@ impl Table {
     }
 
     pub(super) fn key(&self, hash: u64) -> Key {
-        let scale = |bits: u64, range: u32| ((bits * u64::from(range)) >> 32) as u32;
-        // Low bits tell blocks apart, high bits place them: the two are independent. 0 would look vacant.
-        let fingerprint = ((hash & ((1 << 29) - 1)) as u32).max(1);
-        let side = (hash >> 29) as u32 & 1;
+        // High bits place blocks, low bits tell them apart: the two are independent. A tag of 0 would look vacant.
+        let low = (hash & ((1 << FINGERPRINT_BITS) - 1)) as u32;
+        let fingerprint = low + (u32::from(low < TAG_ONE) << TAG_SHIFT);
+        let side = (hash >> FINGERPRINT_BITS) as u32 & 1;
+        let pair = ((hash >> 32) * u64::from(self.pairs)) >> 32;
         Key {
             fingerprint,
-            home: 2 * scale(hash >> 32, self.pairs) + side,
-            stride: self.stride(fingerprint),
+            home: 2 * pair as u32 + side,
         }
     }
 
-    fn stride(&self, fingerprint: u32) -> u32 {
-        1 + ((u64::from(fingerprint) * u64::from(self.longest_stride - 1)) >> 29) as u32
-    }
-
-    /// The keys of at most [`BATCH`] hashes, once the first lines of each have been asked for: so the cache misses
-    /// of a batch overlap, which those of one probe after the other would not.
+    /// Fills `keys` from as many hashes, and asks for the first lines of each: so the cache misses of a batch overlap,
+    /// which those of one probe after the other would not.
     #[inline]
-    pub(super) fn warmed_keys(&self, hashes: &[u64]) -> SmallVec<[Key; BATCH]> {
-        let keys: SmallVec<[Key; BATCH]> = hashes.iter().map(|&hash| self.key(hash)).collect();
-        for key in &keys {
+    pub(super) fn warm(&self, hashes: &[u64], keys: &mut [Key; BATCH]) {
+        for (key, &hash) in keys.iter_mut().zip(hashes) {
+            *key = self.key(hash);
             let home = key.home as usize;
-            let passed = self.lines[home].passed.load(Relaxed);
-            let next = home ^ usize::from(passed != 0);
-            std::hint::black_box(self.lines[next].passed.load(Relaxed));
+            let is_passed = self.lines[home].header.load(Relaxed) >= PASSED_ONE;
+            std::hint::black_box(self.lines[home ^ usize::from(is_passed)].header.load(Relaxed));
         }
-        keys
+    }
+
+    /// As [`Self::warm`], for words about to be recalled.
+    pub(super) fn warm_records(&self, records: impl Iterator<Item = Record>) {
+        for line in records.filter_map(|record| self.lines.get(record.line())) {
+            std::hint::black_box(line.header.load(Relaxed));
+        }
     }
 
     /// Calls `visit` with each endpoint that owns the block.
     #[inline]
     pub(super) fn for_each_owner(&self, key: Key, mut visit: impl FnMut(u16)) {
-        for distance in 0..self.reach {
-            let line = &self.lines[self.line_at(key, distance)];
-            let words = line.words();
-            let mut hits = mask(&words, |word| {
-                word >> FINGERPRINT_SHIFT == u64::from(key.fingerprint)
-            });
-            while hits != 0 {
-                let word = words[hits.trailing_zeros() as usize];
-                visit((word >> STAMP_BITS) as u16 & ((1 << OWNER_BITS) - 1));
-                hits &= hits - 1;
+        let wanted = identity(key.fingerprint, 0);
+        self.walk(key, |line, header| {
+            for slot in slots_tagged(header, tag_of(key.fingerprint)) {
+                let word = line.word(slot).load(Relaxed);
+                if (word ^ wanted) & FINGERPRINT == 0 {
+                    visit((word >> OWNER_SHIFT) as u16);
+                }
             }
-            if line.passed.load(Relaxed) == 0 {
+        });
+    }
+
+    /// The endpoints with ids below 64 that own the block, as a set of bits.
+    #[inline]
+    pub(super) fn owners_below_64(&self, key: Key) -> u64 {
+        let mut owners = 0;
+        self.walk(key, |line, header| owners |= line.owners_below_64(header, key));
+        owners
+    }
+
+    /// Calls `step` with the lines of a probe and their headers until no word passed one by.
+    #[inline]
+    fn walk(&self, key: Key, mut step: impl FnMut(&Line, u64)) {
+        let mut is_last = |at: usize| {
+            let line = &self.lines[at];
+            let header = line.header.load(Relaxed);
+            step(line, header);
+            header < PASSED_ONE
+        };
+        // Most probes end within the first two lines, whose place needs no arithmetic.
+        let home = key.home as usize;
+        if is_last(home) || is_last(home ^ 1) {
+            return;
+        }
+        for distance in 2..self.reach {
+            if is_last(self.line_at(key, distance)) {
                 return;
             }
         }
@@ -214,142 +262,153 @@ impl Table {
     pub(super) fn find(&self, key: Key, owner: u16) -> Option<Entry> {
         match self.probe(key, owner) {
             Probe::Found(entry) => Some(entry),
-            Probe::Vacancy { .. } | Probe::NoRoom => None,
+            Probe::Vacancy(_) | Probe::NoRoom => None,
         }
     }
 
     /// The word that the endpoint stamped `stamp`, from its record. Under the endpoint's lock.
     pub(super) fn recall(&self, record: Record, owner: u16, stamp: u64) -> Option<Entry> {
-        let words = self.lines.get(record.line())?.words();
-        let wanted = u64::from(owner) << STAMP_BITS | (stamp & (STAMPS - 1));
+        let line = self.lines.get(record.line())?;
+        let wanted = u64::from(owner) << OWNER_SHIFT | (stamp & (STAMPS - 1));
+        let at = |slot: u32| Entry {
+            word: line.word(slot).load(Relaxed),
+            slot,
+            record,
+        };
         // A vacant word would look like endpoint 0, stamp 0.
-        let hits = mask(&words, |word| word != 0 && (word ^ wanted) & OWNER_AND_STAMP == 0);
-        let slot = hits.trailing_zeros() as usize;
-        words.get(slot).map(|&word| Entry { word, slot, record })
+        let is_wanted =
+            |entry: &Entry| entry.word != 0 && (entry.word ^ wanted) & (OWNER | (STAMPS - 1)) == 0;
+        (0..SLOTS as u32).map(at).find(is_wanted)
     }
 
     /// Takes a vacant word for the block, unless the endpoint has one. Under the endpoint's lock.
     pub(super) fn claim(&self, key: Key, claim: Claim) -> Claimed {
         loop {
-            let (distance, slot) = match self.probe(key, claim.owner) {
+            let vacancy = match self.probe(key, claim.owner) {
                 Probe::Found(entry) => return Claimed::Owned(entry),
                 Probe::NoRoom => return Claimed::NoRoom,
-                Probe::Vacancy { distance, slot } => (distance, slot),
+                Probe::Vacancy(vacancy) => vacancy,
             };
-            let line = self.line_at(key, distance);
-            for passed in self.passed_by(key, distance) {
-                passed.fetch_add(1, Relaxed);
+            for header in self.passed_by(key, vacancy.distance) {
+                header.fetch_add(PASSED_ONE, Relaxed);
             }
-            let word = claim.word(key.fingerprint);
-            if self.lines[line].slots[slot]
-                .compare_exchange(0, word, Relaxed, Relaxed)
-                .is_ok()
-            {
-                return Claimed::New(Record::new(line, distance));
+            let at = self.line_at(key, vacancy.distance);
+            let line = &self.lines[at];
+            let tagged = vacancy.header | tag_of(key.fingerprint) << (vacancy.slot * TAG_BITS);
+            let taken = line
+                .header
+                .compare_exchange(vacancy.header, tagged, Acquire, Relaxed);
+            if taken.is_ok() {
+                line.word(vacancy.slot)
+                    .store(claim.word(key.fingerprint), Relaxed);
+                return Claimed::New(Record::new(at, vacancy.distance));
             }
-            for passed in self.passed_by(key, distance) {
-                passed.fetch_sub(1, Relaxed);
+            for header in self.passed_by(key, vacancy.distance) {
+                header.fetch_sub(PASSED_ONE, Relaxed);
             }
         }
     }
 
     /// Renews stamp and mark of a word. Under the endpoint's lock.
     pub(super) fn restamp(&self, entry: Entry, stamp: u64, provisional: bool) {
-        let mark = if provisional { PROVISIONAL } else { 0 };
-        let word = (entry.word & FINGERPRINT_AND_OWNER) | mark | (stamp & (STAMPS - 1));
-        self.slot(entry).store(word, Relaxed);
+        let word = (entry.word & (OWNER | FINGERPRINT)) | state(stamp, provisional);
+        self.lines[entry.record.line()]
+            .word(entry.slot)
+            .store(word, Relaxed);
     }
 
     /// Gives a word up. Under the endpoint's lock.
     pub(super) fn vacate(&self, entry: Entry) {
-        self.slot(entry).store(0, Relaxed);
-        for passed in self.passed_by(self.key_of(entry), entry.record.distance()) {
-            passed.fetch_sub(1, Relaxed);
+        let line = &self.lines[entry.record.line()];
+        line.word(entry.slot).store(0, Relaxed);
+        let tag = tag_of(entry.fingerprint()) << (entry.slot * TAG_BITS);
+        line.header.fetch_sub(tag, Release);
+        for header in self.passed_by(self.key_of(entry), entry.record.distance()) {
+            header.fetch_sub(PASSED_ONE, Relaxed);
         }
     }
 
     /// Panics unless `entries` are all words in use, and each line counts those of them that passed it.
     #[cfg(test)]
     pub(super) fn audit(&self, entries: &[Entry]) {
-        let in_use = self
-            .lines
-            .iter()
-            .flat_map(Line::words)
-            .filter(|&word| word != 0)
-            .count();
+        let mut headers = vec![0; self.lines.len()];
+        for entry in entries {
+            let tag = tag_of(entry.fingerprint()) << (entry.slot * TAG_BITS);
+            headers[entry.record.line()] |= tag;
+            for distance in 0..entry.record.distance() {
+                headers[self.line_at(self.key_of(*entry), distance)] += PASSED_ONE;
+            }
+        }
+        let words = self.lines.iter().flat_map(|line| &line.words);
+        let in_use = words.filter(|word| word.load(Relaxed) != 0).count();
         assert_eq!(in_use, entries.len(), "words that no endpoint knows of");
-        for entry in entries {
-            for passed in self.passed_by(self.key_of(*entry), entry.record.distance()) {
-                passed.fetch_sub(1, Relaxed);
-            }
-        }
-        assert!(
-            self.lines.iter().all(|line| line.passed.load(Relaxed) == 0),
-            "counts of passed words"
-        );
-        for entry in entries {
-            for passed in self.passed_by(self.key_of(*entry), entry.record.distance()) {
-                passed.fetch_add(1, Relaxed);
-            }
-        }
-    }
-
-    fn slot(&self, entry: Entry) -> &AtomicU64 {
-        &self.lines[entry.record.line()].slots[entry.slot]
-    }
-
-    /// The counts of the lines before `distance` on the way of `key`.
-    fn passed_by(&self, key: Key, distance: u32) -> impl Iterator<Item = &AtomicU64> {
-        (0..distance).map(move |distance| &self.lines[self.line_at(key, distance)].passed)
+        let actual: Vec<u64> = self.lines.iter().map(|line| line.header.load(Relaxed)).collect();
+        assert_eq!(actual, headers, "tags and counts of passed words");
     }
 
     /// The first vacancy counts only when the endpoint's own word is nowhere on the way.
     fn probe(&self, key: Key, owner: u16) -> Probe {
         let wanted = identity(key.fingerprint, owner);
-        let mut end = Probe::NoRoom;
+        let mut vacancy = None;
         for distance in 0..self.reach {
             let at = self.line_at(key, distance);
             let line = &self.lines[at];
-            let words = line.words();
-            let hits = mask(&words, |word| (word ^ wanted) & FINGERPRINT_AND_OWNER == 0);
-            if hits != 0 {
-                let slot = hits.trailing_zeros() as usize;
-                return Probe::Found(Entry {
-                    word: words[slot],
+            let header = line.header.load(Relaxed);
+            for slot in slots_tagged(header, tag_of(key.fingerprint)) {
+                let word = line.word(slot).load(Relaxed);
+                if (word ^ wanted) & (OWNER | FINGERPRINT) == 0 {
+                    let record = Record::new(at, distance);
+                    return Probe::Found(Entry { word, slot, record });
+                }
+            }
+            if vacancy.is_none() {
+                let vacant = slots_tagged(header, 0).next();
+                vacancy = vacant.map(|slot| Vacancy {
+                    distance,
+                    header,
                     slot,
-                    record: Record::new(at, distance),
                 });
             }
-            let vacant = mask(&words, |word| word == 0);
-            if vacant != 0 && matches!(end, Probe::NoRoom) {
-                end = Probe::Vacancy {
-                    distance,
-                    slot: vacant.trailing_zeros() as usize,
-                };
+            if header < PASSED_ONE && vacancy.is_some() {
+                break;
             }
-            if matches!(end, Probe::Vacancy { .. }) && line.passed.load(Relaxed) == 0 {
+            if header >= MOST_PASSED << PASSED_SHIFT && vacancy.is_none() {
                 break;
             }
         }
-        end
+        vacancy.map_or(Probe::NoRoom, Probe::Vacancy)
     }
 
+    /// The headers of the lines before `distance` on the way of `key`.
+    fn passed_by(&self, key: Key, distance: u32) -> impl Iterator<Item = &AtomicU64> {
+        (0..distance).map(move |distance| &self.lines[self.line_at(key, distance)].header)
+    }
+
+    #[inline]
     fn line_at(&self, key: Key, distance: u32) -> usize {
-        let pair = key.home / 2 + distance / 2 * key.stride;
-        let pair = if pair >= self.pairs {
-            pair - self.pairs
-        } else {
-            pair
-        };
-        (2 * pair + (key.home & 1)) as usize ^ (distance & 1) as usize
+        let mut line = key.home;
+        if distance >= 2 {
+            let pair = key.home / 2 + distance / 2 * self.stride(key.fingerprint);
+            let wrapped = if pair >= self.pairs {
+                pair - self.pairs
+            } else {
+                pair
+            };
+            line = 2 * wrapped + (key.home & 1);
+        }
+        (line ^ (distance & 1)) as usize
+    }
+
+    /// Pairs between two steps of a probe: so few that a whole probe stays within one round of the table.
+    fn stride(&self, fingerprint: u32) -> u32 {
+        1 + ((u64::from(fingerprint) * u64::from(self.longest_stride - 1)) >> FINGERPRINT_BITS) as u32
     }
 
     /// Walks the probe sequence back from where a word stands.
     fn key_of(&self, entry: Entry) -> Key {
-        let fingerprint = (entry.word >> FINGERPRINT_SHIFT) as u32;
-        let stride = self.stride(fingerprint);
+        let fingerprint = entry.fingerprint();
         let (line, distance) = (entry.record.line() as u32, entry.record.distance());
-        let back = distance / 2 * stride;
+        let back = distance / 2 * self.stride(fingerprint);
         let pair = if line / 2 >= back {
             line / 2 - back
         } else {
@@ -358,24 +417,85 @@ impl Table {
         Key {
             fingerprint,
             home: 2 * pair + ((line ^ distance) & 1),
-            stride,
         }
     }
 }
 
 impl Line {
-    fn words(&self) -> [u64; SLOTS] {
-        std::array::from_fn(|slot| self.slots[slot].load(Relaxed))
+    /// With several candidates, comparing all seven words without a branch is cheaper than finding them one by one.
+    #[inline]
+    fn owners_below_64(&self, header: u64, key: Key) -> u64 {
+        let wanted = identity(key.fingerprint, 0);
+        let bit = |word: &AtomicU64| {
+            let word = word.load(Relaxed);
+            let is_hit = (word ^ wanted) & (FINGERPRINT | OWNER_FROM_64) == 0;
+            u64::from(is_hit).wrapping_shl((word >> OWNER_SHIFT) as u32)
+        };
+        let hits = tag_hits(header, tag_of(key.fingerprint));
+        if hits & hits.wrapping_sub(1) != 0 {
+            return self.words.iter().fold(0, |owners, word| owners | bit(word));
+        }
+        first_slot(hits).map_or(0, |slot| bit(self.word(slot)))
+    }
+
+    fn word(&self, slot: u32) -> &AtomicU64 {
+        &self.words[slot as usize]
+    }
+}
+
+impl Claim {
+    const fn word(self, fingerprint: u32) -> u64 {
+        identity(fingerprint, self.owner) | state(self.stamp, self.provisional)
     }
 }
 
 const fn identity(fingerprint: u32, owner: u16) -> u64 {
-    (fingerprint as u64) << FINGERPRINT_SHIFT | (owner as u64) << STAMP_BITS
+    (owner as u64) << OWNER_SHIFT | (fingerprint as u64) << FINGERPRINT_SHIFT
 }
 
-fn mask(words: &[u64; SLOTS], is_hit: impl Fn(u64) -> bool) -> u32 {
-    words
-        .iter()
-        .enumerate()
-        .fold(0, |hits, (slot, &word)| hits | u32::from(is_hit(word)) << slot)
+const fn state(stamp: u64, provisional: bool) -> u64 {
+    let mark = if provisional { PROVISIONAL } else { 0 };
+    mark | (stamp & (STAMPS - 1))
 }
+
+/// Not 0, which marks a vacant word: see [`Table::key`].
+fn tag_of(fingerprint: u32) -> u64 {
+    u64::from(fingerprint >> TAG_SHIFT)
+}
+
+/// The top bit of each tag in `header` that is `tag`, all compared at once: a lane of the difference is 0 exactly if
+/// neither its top bit is set nor adding to its low bits carries into it.
+#[inline]
+fn tag_hits(header: u64, tag: u64) -> u64 {
+    const LOW_BITS: u64 = LANES * 0x3f;
+    const TOP_BITS: u64 = LANES * 0x40;
+    let difference = header ^ (LANES * tag);
+    !(((difference & LOW_BITS) + LOW_BITS) | difference) & TOP_BITS
+}
+
+#[inline]
+fn first_slot(hits: u64) -> Option<u32> {
+    let bit = NonZeroU64::new(hits)?.trailing_zeros();
+    Some(u32::from(SLOT_OF_BIT[bit as usize]))
+}
+
+#[inline]
+fn slots_tagged(header: u64, tag: u64) -> impl Iterator<Item = u32> {
+    let mut hits = tag_hits(header, tag);
+    std::iter::from_fn(move || {
+        let slot = first_slot(hits);
+        hits &= hits.wrapping_sub(1);
+        slot
+    })
+}
+
+/// Bit number of the header -> slot: a load is cheaper than to divide by 7.
+const SLOT_OF_BIT: [u8; 64] = {
+    let mut slots = [0; 64];
+    let mut bit = 0;
+    while bit < 64 {
+        slots[bit] = bit as u8 / TAG_BITS as u8;
+        bit += 1;
+    }
+    slots
+};

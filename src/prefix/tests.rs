@@ -1,9 +1,13 @@
+mod bound;
+mod hashing;
 mod model;
+mod parallel;
+mod provisional;
 mod random;
 
-use super::BlockHash;
 use super::budget::Budget;
 use super::index::PrefixIndex;
+use super::{BlockHash, MAX_ENDPOINTS};
 
 /// A table of so few lines that probes are long; rings as they like.
 fn crowded(lines: usize) -> PrefixIndex {
@@ -21,9 +25,14 @@ fn chain(name: u64, len: usize) -> Vec<BlockHash> {
         .collect()
 }
 
+/// What the first `endpoints` ids match, by both ways of looking up.
 fn matched(index: &PrefixIndex, chain: &[BlockHash], endpoints: usize) -> Vec<u32> {
     // What was there before must not matter.
-    let mut out = vec![7; endpoints];
-    index.matches(chain, &mut out);
-    out
+    let mut few = vec![7; endpoints];
+    let mut many = vec![7; MAX_ENDPOINTS];
+    let longest = index.matches(chain, &mut many);
+    assert_eq!(many.iter().max(), Some(&longest));
+    index.matches(chain, &mut few);
+    assert_eq!(few, many[..endpoints]);
+    few
 }

@@ -146,16 +146,18 @@ impl Pair {
         }
         let owned: usize = ids.iter().map(|&id| self.model.blocks(id)).sum();
         assert_eq!(self.index.total_blocks(), owned);
-        self.index.audit();
+        if self.rng.random_bool(0.05) {
+            self.index.audit();
+        }
     }
 }
 
 #[test]
 fn agrees_with_the_naive_model() {
-    for seed in 0..60 {
+    for seed in 0..24 {
         // From a table that is always full to one with room.
         let mut pair = Pair::new(seed, [16, 64, 256][seed as usize % 3]);
-        for _ in 0..400 {
+        for _ in 0..300 {
             pair.step();
         }
     }
@@ -169,11 +171,11 @@ fn recency_survives_many_touches() {
     let mut model = Model::new(1024 * 7 * 8 / 10);
     model.register(900);
     let mut rng = Pcg64::seed_from_u64(1);
-    for round in 0..20_000 {
+    for round in 0..6000 {
         let path = chain(rng.random_range(0..300), 1 + round % 7);
         index.insert(id, &path);
         model.insert(0, &path);
-        if round % 100 == 0 {
+        if round % 500 == 0 {
             index.audit();
             for name in 0..300 {
                 let path = chain(name, 7);

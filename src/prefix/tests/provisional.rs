@@ -1,0 +1,87 @@
+//! Stories of provisional blocks, one request at a time; `random` has the rest.
+
+use super::{chain, crowded, matched};
+
+#[test]
+fn undo_takes_back_what_was_new_only() {
+    let index = crowded(64);
+    let id = index.register(100).expect("room");
+    let path = chain(1, 10);
+    index.insert(id, &path[..4]);
+    let stored = index.store(id, &path);
+    assert_eq!(
+        matched(&index, &path, 1),
+        [10],
+        "visible to the next lookup at once"
+    );
+    index.undo(&path, stored);
+    assert_eq!(matched(&index, &path, 1), [4]);
+}
+
+#[test]
+fn undo_spares_what_another_request_confirmed() {
+    let index = crowded(64);
+    let id = index.register(100).expect("room");
+    let path = chain(1, 10);
+    let first = index.store(id, &path);
+    let second = index.store(id, &path[..6]);
+    index.confirm(&path[..6], second);
+    index.undo(&path, first);
+    assert_eq!(matched(&index, &path, 1), [6]);
+}
+
+#[test]
+fn confirm_restores_what_another_request_undid() {
+    let index = crowded(64);
+    let id = index.register(100).expect("room");
+    let path = chain(1, 10);
+    let first = index.store(id, &path);
+    let second = index.store(id, &path[..6]);
+    index.undo(&path, first);
+    assert_eq!(matched(&index, &path, 1), [0]);
+    index.confirm(&path[..6], second);
+    assert_eq!(matched(&index, &path, 1), [6]);
+}
+
+#[test]
+fn two_failures_leave_nothing() {
+    let index = crowded(64);
+    let id = index.register(100).expect("room");
+    let path = chain(1, 10);
+    let first = index.store(id, &path);
+    let second = index.store(id, &path);
+    index.undo(&path, first);
+    index.undo(&path, second);
+    assert_eq!(index.blocks(id), 0);
+}
+
+#[test]
+fn nothing_settles_across_a_restart() {
+    let index = crowded(64);
+    let id = index.register(100).expect("room");
+    let path = chain(1, 10);
+    let (to_confirm, to_undo) = (index.store(id, &path), index.store(id, &path));
+    index.clear(id);
+    index.confirm(&path, to_confirm);
+    assert_eq!(index.blocks(id), 0);
+    let _stays_open = index.store(id, &path);
+    index.undo(&path, to_undo);
+    assert_eq!(index.blocks(id), 10);
+}
+
+#[test]
+fn a_freed_id_owns_nothing_and_is_given_out_again() {
+    let index = crowded(64);
+    let (first, second) = (
+        index.register(100).expect("room"),
+        index.register(100).expect("room"),
+    );
+    let path = chain(1, 10);
+    let stored = index.store(first, &path);
+    index.release(first);
+    index.insert(first, &path);
+    assert_eq!(matched(&index, &path, 2), [0, 0]);
+    assert_eq!(index.register(100), Some(first));
+    index.confirm(&path, stored);
+    assert_eq!((index.blocks(first), index.blocks(second)), (0, 0));
+}
