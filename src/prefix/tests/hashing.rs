@@ -1,6 +1,6 @@
 //! Properties of keys, and the keys spelled out without a hasher.
 
-use crate::prefix::{BlockHash, ChainHasher, Chunking, PromptKeys, block_hash, seed};
+use crate::prefix::{BlockHash, ChainHasher, Chunking, PromptKeys, block_hash, chain_root, seed};
 use proptest::prelude::*;
 use std::collections::HashSet;
 
@@ -66,6 +66,7 @@ fn full_chunks_are_blocks_and_the_rest_is_a_tail() {
 fn blocks_are_linked_to_their_parents() {
     let keys = keys_of(1, &[&[7; 48]]);
     let blocks = only_chain(&keys);
+    assert_eq!(blocks[0], block_hash(chain_root(1, 16), &[7; 16]));
     assert_eq!(blocks[1], block_hash(blocks[0], &[7; 16]));
     assert_eq!(blocks[2], block_hash(blocks[1], &[7; 16]));
 }
@@ -116,7 +117,7 @@ fn a_reused_buffer_leaves_no_trace() {
 
 #[test]
 fn roots_tell_model_salt_and_namespace_apart() {
-    let salts = [None, Some(""), Some("a"), Some("b"), Some("ab")];
+    let salts = [None, Some(""), Some("a"), Some("b"), Some("ab")].map(|salt| salt.map(str::as_bytes));
     let words = ["", "a", "b", "ab", "ba"];
     let mut roots = HashSet::new();
     for (model, namespace) in words
