@@ -1,7 +1,10 @@
 //! `/metrics` with the names, labels and types of vLLM 0.32.
 
+mod families;
+
 use super::{Inner, SimOptions};
 use crate::sim::engine::{EngineCounters, Histogram};
+use families::*;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 
@@ -166,51 +169,8 @@ impl<'a> Page<'a> {
     }
 
     fn token_counters(&mut self, c: &EngineCounters) {
-        for (name, help, value) in [
-            (
-                "prefix_cache_queries",
-                "Prefix cache queries, in terms of number of queried tokens.",
-                c.prefix_cache_queries,
-            ),
-            (
-                "prefix_cache_hits",
-                "Prefix cache hits, in terms of number of cached tokens.",
-                c.prefix_cache_hits,
-            ),
-            ("external_prefix_cache_queries", EXTERNAL_QUERIES_HELP, 0),
-            ("external_prefix_cache_hits", EXTERNAL_HITS_HELP, 0),
-            (
-                "mm_cache_queries",
-                "Multi-modal cache queries, in terms of number of queried items.",
-                0,
-            ),
-            (
-                "mm_cache_hits",
-                "Multi-modal cache hits, in terms of number of cached items.",
-                0,
-            ),
-            (
-                "num_preemptions",
-                "Cumulative number of preemption from the engine.",
-                c.preemptions,
-            ),
-            (
-                "prompt_tokens",
-                "Number of prefill tokens processed.",
-                c.prompt_tokens,
-            ),
-            (
-                "prompt_tokens_cached",
-                "Number of cached prompt tokens (local + external).",
-                c.prompt_tokens_cached,
-            ),
-            (
-                "generation_tokens",
-                "Number of generation tokens processed.",
-                c.generation_tokens,
-            ),
-        ] {
-            self.simple_counter(&format!("vllm:{name}"), help, value);
+        for (name, help, value) in TOKEN_COUNTERS {
+            self.simple_counter(&format!("vllm:{name}"), help, value(c));
         }
         let (cached, computed) = (
             c.prompt_tokens_cached as f64,
@@ -285,91 +245,15 @@ impl<'a> Page<'a> {
     }
 
     fn histograms(&mut self, c: &EngineCounters) {
-        let params_n = self.server.params_n.lock().clone();
-        for (name, help, values) in [
-            (
-                "request_prompt_tokens",
-                "Number of prefill tokens processed.",
-                &c.request_prompt_tokens,
-            ),
-            (
-                "request_generation_tokens",
-                "Number of generation tokens processed.",
-                &c.request_generation_tokens,
-            ),
-            (
-                "iteration_tokens_total",
-                "Histogram of number of tokens per engine_step.",
-                &c.iteration_tokens,
-            ),
-            (
-                "request_max_num_generation_tokens",
-                MAX_GENERATION_HELP,
-                &c.request_generation_tokens,
-            ),
-            (
-                "request_params_n",
-                "Histogram of the n request parameter.",
-                &params_n,
-            ),
-            (
-                "request_params_max_tokens",
-                MAX_TOKENS_HELP,
-                &c.request_params_max_tokens,
-            ),
-            (
-                "time_to_first_token_seconds",
-                "Histogram of time to first token in seconds.",
-                &c.time_to_first_token,
-            ),
-            (
-                "inter_token_latency_seconds",
-                "Histogram of inter-token latency in seconds.",
-                &c.inter_token_latency,
-            ),
-            (
-                "request_time_per_output_token_seconds",
-                TPOT_HELP,
-                &c.time_per_output_token,
-            ),
-            (
-                "e2e_request_latency_seconds",
-                "Histogram of e2e request latency in seconds.",
-                &c.e2e_latency,
-            ),
-            (
-                "request_queue_time_seconds",
-                "Histogram of time spent in WAITING phase for request.",
-                &c.queue_time,
-            ),
-            (
-                "request_inference_time_seconds",
-                INFERENCE_HELP,
-                &c.inference_time,
-            ),
-            (
-                "request_prefill_time_seconds",
-                "Histogram of time spent in PREFILL phase for request.",
-                &c.prefill_time,
-            ),
-            (
-                "request_decode_time_seconds",
-                "Histogram of time spent in DECODE phase for request.",
-                &c.decode_time,
-            ),
-            (
-                "request_num_preemptions",
-                PREEMPTIONS_HELP,
-                &c.request_num_preemptions,
-            ),
-            (
-                "request_prefill_kv_computed_tokens",
-                COMPUTED_HELP,
-                &c.request_prefill_kv_computed_tokens,
-            ),
-        ] {
-            self.histogram(&format!("vllm:{name}"), help, values);
+        for (name, help, values) in HISTOGRAMS {
+            self.histogram(&format!("vllm:{name}"), help, values(c));
         }
+        let params_n = self.server.params_n.lock().clone();
+        self.histogram(
+            "vllm:request_params_n",
+            "Histogram of the n request parameter.",
+            &params_n,
+        );
     }
 
     fn config(&mut self, options: &SimOptions) {
@@ -396,23 +280,3 @@ impl<'a> Page<'a> {
         );
     }
 }
-
-const WAITING_HELP: &str = "Number of waiting requests by reason. Reason labels: 'capacity' = waiting for scheduling \
-    capacity; 'deferred' = deferred by transient constraints (LoRA budget, KV transfer, blocked status). Sum of all \
-    reasons equals vllm:num_requests_waiting.";
-const SLEEP_HELP: &str = "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; \
-    weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2.";
-const EXTERNAL_QUERIES_HELP: &str = "External prefix cache queries from KV connector cross-instance cache sharing, in \
-    terms of number of queried tokens.";
-const EXTERNAL_HITS_HELP: &str = "External prefix cache hits from KV connector cross-instance cache sharing, in terms \
-    of number of cached tokens.";
-const CACHED_BY_SOURCE_HELP: &str = "Prefix-cache hit tokens by the cache tier that supplied them: device (local HBM), \
-    host (offloaded to DRAM), disk, p2p (transferred from another vLLM instance) or external_unspecified. Counted at \
-    admission; sums to vllm:prefix_cache_hits + vllm:external_prefix_cache_hits.";
-const REJECTIONS_HELP: &str = "Number of admission attempts rejected by a queue limit, by reason.";
-const MAX_GENERATION_HELP: &str = "Histogram of maximum number of requested generation tokens.";
-const MAX_TOKENS_HELP: &str = "Histogram of the max_tokens request parameter.";
-const TPOT_HELP: &str = "Histogram of time_per_output_token_seconds per request.";
-const INFERENCE_HELP: &str = "Histogram of time spent in RUNNING phase for request.";
-const PREEMPTIONS_HELP: &str = "Histogram of the number of times a request was preempted.";
-const COMPUTED_HELP: &str = "Histogram of new KV tokens computed during prefill (excluding cached tokens).";
