@@ -143,10 +143,11 @@ impl Watch {
     }
 
     async fn take(&self, page: &Page, address: SocketAddr) {
+        let picked = self.endpoint.load.sample().picked;
         let outcome = match page.read(address).await {
             Ok(body) => match EngineMetrics::parse(&body) {
                 Ok(engine) => {
-                    self.apply(engine);
+                    self.apply(picked, engine);
                     "success"
                 }
                 Err(_) => "not-metrics",
@@ -156,13 +157,13 @@ impl Watch {
         self.endpoint.metrics.count_scrape(outcome);
     }
 
-    fn apply(&self, engine: EngineMetrics) {
+    fn apply(&self, picked: u64, engine: EngineMetrics) {
         let now = self.gateway.now();
         let mut restarted = None;
         let capacity = self.pool.settings.capacity_tokens.or(engine.capacity_tokens);
         self.pool.update(self.at, |status| {
             restarted = restart::between(status.engine(), &engine);
-            status.scraped(now, engine);
+            status.scraped(now, picked, engine);
             true
         });
         if let Some(sign) = restarted {

@@ -1,7 +1,7 @@
 //! The gateway's own count of what it has sent to an endpoint, exact on every path.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// Counters of one endpoint, shared by all worker threads. Each is the sum over live [`Reservation`]s, so
 /// each is 0 at rest and never negative.
@@ -10,6 +10,7 @@ pub struct Load {
     inflight: AtomicI64,
     pending_prefill_tokens: AtomicI64,
     active_tokens: AtomicI64,
+    picked: AtomicU64,
 }
 
 /// The counters at one moment.
@@ -21,6 +22,8 @@ pub struct LoadSample {
     pub pending_prefill_tokens: u64,
     /// Context tokens of the in-flight requests.
     pub active_tokens: u64,
+    /// Requests ever picked for the endpoint; only differences mean anything.
+    pub picked: u64,
 }
 
 impl Load {
@@ -32,6 +35,7 @@ impl Load {
             pending_prefill_tokens: u64::try_from(self.pending_prefill_tokens.load(Ordering::Relaxed))
                 .unwrap_or(0),
             active_tokens: u64::try_from(self.active_tokens.load(Ordering::Relaxed)).unwrap_or(0),
+            picked: self.picked.load(Ordering::Relaxed),
         }
     }
 }
@@ -48,6 +52,7 @@ impl Reservation {
     /// Counts a request with `uncached_tokens` to prefill and `context_tokens` of context.
     pub fn take(load: &Arc<Load>, uncached_tokens: u32, context_tokens: u32) -> Self {
         let (pending, active) = (i64::from(uncached_tokens), i64::from(context_tokens));
+        load.picked.fetch_add(1, Ordering::Relaxed);
         load.inflight.fetch_add(1, Ordering::Relaxed);
         load.pending_prefill_tokens.fetch_add(pending, Ordering::Relaxed);
         load.active_tokens.fetch_add(active, Ordering::Relaxed);
@@ -91,7 +96,8 @@ mod tests {
             LoadSample {
                 inflight: 2,
                 pending_prefill_tokens: 950,
-                active_tokens: 1_080
+                active_tokens: 1_080,
+                picked: 2
             }
         );
         streaming.prefill_done();
@@ -103,10 +109,17 @@ mod tests {
             LoadSample {
                 inflight: 1,
                 pending_prefill_tokens: 0,
-                active_tokens: 1_000
+                active_tokens: 1_000,
+                picked: 2
             }
         );
         drop(streaming);
-        assert_eq!(load.sample(), LoadSample::default());
+        assert_eq!(
+            load.sample(),
+            LoadSample {
+                picked: 2,
+                ..LoadSample::default()
+            }
+        );
     }
 }

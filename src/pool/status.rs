@@ -20,6 +20,7 @@ pub struct Status {
     ready_since: Option<Mono>,
     engine: EngineMetrics,
     sampled_at: Option<Mono>,
+    picked_at_sample: u64,
 }
 
 impl Status {
@@ -34,6 +35,7 @@ impl Status {
             ready_since: None,
             engine: EngineMetrics::default(),
             sampled_at: None,
+            picked_at_sample: 0,
         }
     }
 
@@ -53,8 +55,9 @@ impl Status {
         changed || reason_changed
     }
 
-    /// Takes a scrape.
-    pub fn scraped(&mut self, now: Mono, engine: EngineMetrics) {
+    /// Takes a scrape; `picked` is what the endpoint's load counted when the page was asked for.
+    pub fn scraped(&mut self, now: Mono, picked: u64, engine: EngineMetrics) {
+        self.picked_at_sample = picked;
         self.asleep = engine.awake == Some(false);
         self.engine = engine;
         self.sampled_at = Some(now);
@@ -101,6 +104,7 @@ impl Status {
             ready_since: self.ready_since,
             engine: self.engine.clone(),
             sampled_at: self.sampled_at,
+            picked_at_sample: self.picked_at_sample,
         }
     }
 }

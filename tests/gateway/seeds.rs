@@ -120,8 +120,8 @@ async fn experiment_a(fleet: &Fleet) {
 async fn a_known_prompt_is_pulled_home_and_newcomers_still_spread() {
     let fleet = Fleet::start("").await;
     experiment_a(&fleet).await;
-    assert_even(&fleet.at_once(&newcomers(0)).await);
-    assert_even(&fleet.in_turn(&newcomers(NEWCOMERS)).await);
+    assert_even("default", &fleet.at_once(&newcomers(0)).await);
+    assert_even("default", &fleet.in_turn(&newcomers(NEWCOMERS)).await);
     fleet.gateway.at_rest().await;
 }
 
@@ -139,8 +139,8 @@ async fn a_prompt_shorter_than_one_block_hits_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn newcomers_spread_with_metrics_that_are_five_seconds_old() {
     let fleet = Fleet::start("metrics: { interval: 5s, stale_after: 10s }").await;
-    assert_even(&fleet.at_once(&newcomers(0)).await);
-    assert_even(&fleet.in_turn(&newcomers(NEWCOMERS)).await);
+    assert_even("default", &fleet.at_once(&newcomers(0)).await);
+    assert_even("default", &fleet.in_turn(&newcomers(NEWCOMERS)).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -157,7 +157,7 @@ async fn every_preset_answers_and_the_even_ones_spread() {
         let counts = fleet.at_once(&newcomers(0)).await;
         assert_eq!(counts.values().sum::<usize>(), NEWCOMERS, "{preset}");
         if preset != "random" && preset != "sticky" {
-            assert_even(&counts);
+            assert_even(preset, &counts);
         }
     }
 }
