@@ -84,11 +84,9 @@ fn newcomers(first: usize) -> Vec<String> {
     (first..first + NEWCOMERS).map(prompt).collect()
 }
 
-fn assert_even(counts: &BTreeMap<String, usize>) {
-    assert!(
-        counts.len() == PODS && counts.values().all(|&n| n == NEWCOMERS / PODS),
-        "{counts:?}"
-    );
+fn assert_even(preset: &str, counts: &BTreeMap<String, usize>) {
+    let even = counts.len() == PODS && counts.values().all(|&n| n == NEWCOMERS / PODS);
+    assert!(even, "{preset}: {counts:?}");
 }
 
 /// A prompt of one whole block and part of a second.
