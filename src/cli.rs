@@ -12,6 +12,7 @@ mod replay;
 mod run;
 mod schema;
 mod sim;
+mod top;
 
 use crate::config::Diagnostics;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -62,6 +63,7 @@ enum Command {
     Replay(replay::Args),
     Schema(schema::Args),
     Sim(sim::Args),
+    Top(top::Args),
     Completions(generate::CompletionsArgs),
     Man(generate::ManArgs),
 }
@@ -77,6 +79,7 @@ impl Command {
             Self::Replay(args) => replay::run(&args),
             Self::Schema(args) => schema::run(&args),
             Self::Sim(args) => sim::run(&args),
+            Self::Top(args) => top::run(&args),
             Self::Completions(args) => generate::completions(&args),
             Self::Man(args) => generate::man(&args),
         }

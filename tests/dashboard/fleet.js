@@ -54,7 +54,7 @@ function yaml(data, admin, names, ports, preset) {
 }
 
 function run(args) {
-  const child = spawn(HOMING, args, { stdio: ["ignore", "ignore", "pipe"], env: { ...process.env, HOMING_LOG: "warn" } });
+  const child = spawn(HOMING, args, { stdio: ["ignore", "ignore", "pipe"], env: { ...process.env, HOMING_LOG: "error" } });
   child.stderr.pipe(process.stderr);
   return child;
 }

@@ -7,9 +7,9 @@ import { load, start, text } from "./fleet.js";
 const FOLDER = new URL("../../docs/screenshots/", import.meta.url).pathname;
 const SECONDS = Number(process.env.SECONDS ?? 90);
 
-for (const [size, users] of [[3, 14], [50, 60]]) {
+for (const [size, users] of [[3, 14], [50, 20]]) {
   const fleet = await start(size, { speed: 1 });
-  load(fleet, users, { systems: size === 3 ? 7 : 30, systemTokens: 6000, thinkMs: 1500 });
+  load(fleet, users, { systems: size === 3 ? 7 : 30, systemTokens: 6000, thinkMs: size === 3 ? 1500 : 5000 });
   for (const colorScheme of ["light", "dark"]) {
     const { browser, page } = await open(fleet, { colorScheme, viewport: { width: 1360, height: 900 } });
     await page.locator("#body").fill(JSON.stringify({ model: "sim", messages: [{ role: "system", content: text(1001, 6000) }] }, null, 1));
@@ -17,9 +17,10 @@ for (const [size, users] of [[3, 14], [50, 60]]) {
     await page.getByRole("button", { name: "Explain", exact: true }).click();
     await page.locator("#explained .bars").waitFor();
     await page.locator("#follow").uncheck();
+    await page.evaluate(() => scrollTo(0, 0));
     const path = `${FOLDER}dashboard-${size}-${colorScheme}.png`;
     await page.screenshot({ path, fullPage: true });
-    execFileSync("pngquant", ["--force", "--ext", ".png", "--quality", "60-95", path]);
+    execFileSync("pngquant", ["--force", "--ext", ".png", "--quality", "50-90", path]);
     await browser.close();
   }
   await fleet.stop();

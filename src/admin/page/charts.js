@@ -37,7 +37,7 @@ class Chart {
     });
     canvas.addEventListener("pointerleave", () => this.leave());
     canvas.addEventListener("blur", () => this.leave());
-    canvas.addEventListener("keydown", (event) => this.key(event));
+    canvas.addEventListener("keydown", (event) => this.step(event));
     new ResizeObserver(() => this.draw()).observe(canvas);
   }
 
@@ -58,12 +58,12 @@ class Chart {
     this.draw();
   }
 
-  key(event) {
-    const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -15, PageDown: 15 }[event.key];
+  step(event) {
+    const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -15, PageDown: 15 }[event.key];
     if (event.key === "Escape") this.leave();
-    if (!step || !this.points.length) return;
+    if (!by || !this.points.length) return;
     event.preventDefault();
-    const at = this.cursor == null ? this.points.length - 1 : this.points.findIndex((p) => p.t === this.cursor) + step;
+    const at = this.cursor == null ? this.points.length - 1 : this.points.findIndex((p) => p.t === this.cursor) + by;
     this.cursor = this.points[Math.min(Math.max(at, 0), this.points.length - 1)].t;
     this.draw();
   }

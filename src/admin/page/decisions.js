@@ -170,8 +170,16 @@ function table(decision, shown) {
     el("td", {}, bar(c)),
     el("td", {}, value(c.total)),
     el("td", {}, percent(ratio(c.matched_tokens, decision.prompt_tokens))));
-  const aside = (f) => el("tr", { class: "aside" }, el("th", { scope: "row" }, f.endpoint), el("td", { colspan: "3" }, `set aside: ${f.reason}`));
+  const aside = ([reason, of]) => el("tr", { class: "aside" }, el("th", { scope: "row" }, "set aside"),
+    el("td", { colspan: "3" }, `${reason}: ${listed(of.map((f) => f.endpoint))}`));
+  const reasons = Object.entries(Object.groupBy(decision.filtered, (f) => f.reason));
   const head = ["Candidate", measure, "Total", "Cached"].map((title) => el("th", { scope: "col" }, title));
   return el("table", { class: "bars" }, el("thead", {}, el("tr", {}, ...head)),
-    el("tbody", {}, ...shown.map(row), ...decision.filtered.slice(0, SHOWN).map(aside)));
+    el("tbody", {}, ...shown.map(row), ...reasons.map(aside)));
+}
+
+/** The first few of many names. */
+function listed(all) {
+  const first = all.slice(0, SHOWN).join(", ");
+  return all.length > SHOWN ? `${first} and ${all.length - SHOWN} more` : first;
 }

@@ -72,7 +72,7 @@ function fill(endpoint, colour) {
   if (!row) {
     const host = endpoint.url.replace(/^https?:\/\//, "").replace(/\/$/, "");
     row = el("tr", {}, el("th", { scope: "row", title: endpoint.url },
-      el("span", { class: "swatch", style: { background: colour } }), endpoint.name, el("small", {}, host)));
+      el("span", { class: "swatch", style: { background: colour } }), endpoint.name, " ", el("small", {}, host)));
     COLUMNS.slice(1).forEach((_, i) => row.append(el("td", { class: i === 0 ? "left" : null })));
     row.append(el("td", {}, el("button", { type: "button", "data-endpoint": endpoint.name })));
     rows.set(endpoint.name, row);

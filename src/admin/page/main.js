@@ -128,11 +128,21 @@ async function explainBody(event) {
   try {
     const headers = { "content-type": "application/json" };
     const decision = await fetchJson(`/explain?path=${$("path").value}`, { method: "POST", headers, body });
-    content = decisions.explain(decision);
+    content = [unreadable(body), ...decisions.explain(decision)].filter(Boolean);
   } catch (fault) {
     content = [el("p", { class: "why-text fail" }, fault.message)];
   }
   $("explained").replaceChildren(...content);
+}
+
+/** What an operator should know of a body that is no JSON: Homing passes it on, but cannot match its prompt. */
+function unreadable(body) {
+  try {
+    JSON.parse(body);
+    return null;
+  } catch (fault) {
+    return el("p", { class: "why-text fail" }, `This body is no JSON (${fault.message}). It would go by load alone.`);
+  }
 }
 
 function theme(choice) {
