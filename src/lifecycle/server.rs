@@ -257,6 +257,7 @@ impl BackgroundService for Control {
         } else {
             tracing::warn!(cut = self.gateway.drain.count(), "the grace period is over");
         }
+        self.gateway.access_log.flush();
         std::process::exit(0);
     }
 }

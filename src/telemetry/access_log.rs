@@ -1,18 +1,24 @@
 //! One JSON line per request, written by a thread of its own so that a slow disk stalls no request.
+//!
+//! Requests append to one buffer and do not wake the writer, which looks every [`FLUSH_AFTER`]: to wake a thread for
+//! each line would cost more than making the line.
 
+use parking_lot::{Condvar, Mutex};
 use serde::Serialize;
-use std::io::{BufWriter, Write};
+use std::cell::RefCell;
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
 /// Version of the line's schema, in each line as `v`.
 pub const SCHEMA_VERSION: u32 = 1;
-/// Lines waiting for the writer at most; further ones are dropped and counted.
-const QUEUE_LINES: usize = 8_192;
-/// Lines stay in the writer's buffer no longer than this.
+/// Bytes waiting for the writer at most, some 8,000 lines; further lines are dropped and counted.
+const QUEUE_BYTES: usize = 4 << 20;
+/// Bytes from which the writer is woken before its time.
+const WAKE_BYTES: usize = 256 << 10;
+/// Lines wait for the writer no longer than this.
 const FLUSH_AFTER: Duration = Duration::from_millis(200);
 
 /// What is logged of a request. No prompt text, ever.
@@ -54,17 +60,13 @@ pub struct Record<'a> {
 /// Where records go. Cloning shares the writer.
 #[derive(Clone)]
 pub struct AccessLog {
-    lines: Option<SyncSender<Vec<u8>>>,
-    dropped: Arc<AtomicU64>,
+    lines: Option<Arc<Lines>>,
 }
 
 impl AccessLog {
     /// Writes nothing.
     pub fn off() -> Self {
-        Self {
-            lines: None,
-            dropped: Arc::default(),
-        }
+        Self { lines: None }
     }
 
     /// Appends to the file at `path`.
@@ -93,15 +95,17 @@ impl AccessLog {
     }
 
     fn start(sink: impl Write + Send + 'static) -> std::io::Result<Self> {
-        let (lines, queue) = sync_channel(QUEUE_LINES);
-        let dropped = Arc::<AtomicU64>::default();
+        let lines = Arc::new(Lines::default());
+        let queue = Arc::downgrade(&lines);
         std::thread::Builder::new()
             .name("access-log".into())
-            .spawn(move || write_lines(&queue, sink))?;
-        Ok(Self {
-            lines: Some(lines),
-            dropped,
-        })
+            .spawn(move || {
+                let mut writer = Writer::new(sink);
+                while let Some(lines) = queue.upgrade() {
+                    writer.write_waiting(&lines);
+                }
+            })?;
+        Ok(Self { lines: Some(lines) })
     }
 
     /// Whether a record would be written at all.
@@ -109,37 +113,112 @@ impl AccessLog {
         self.lines.is_some()
     }
 
-    /// Queues one record; never waits.
+    /// Queues one record; never waits for the disk.
     pub fn write(&self, record: &Record<'_>) {
-        let Some(lines) = &self.lines else { return };
-        let Ok(mut line) = serde_json::to_vec(record) else {
-            return;
-        };
-        line.push(b'\n');
-        if let Err(TrySendError::Full(_)) = lines.try_send(line) {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
+        if let Some(lines) = &self.lines {
+            lines.push(record);
+        }
+    }
+
+    /// Waits until every record queued so far has been written; for the end of the process.
+    pub fn flush(&self) {
+        if let Some(lines) = &self.lines {
+            lines.flush();
         }
     }
 
     /// Records that found the queue full.
     pub fn dropped(&self) -> u64 {
-        self.dropped.load(Ordering::Relaxed)
+        self.lines
+            .as_ref()
+            .map_or(0, |lines| lines.dropped.load(Ordering::Relaxed))
     }
 }
 
-fn write_lines(queue: &Receiver<Vec<u8>>, sink: impl Write) {
-    let mut out = BufWriter::with_capacity(64 * 1024, sink);
-    loop {
-        // A failed write cannot be told to anybody but the next line's reader; the gateway goes on.
-        let written = match queue.recv_timeout(FLUSH_AFTER) {
-            Ok(line) => out.write_all(&line),
-            Err(RecvTimeoutError::Timeout) => out.flush(),
-            Err(RecvTimeoutError::Disconnected) => {
-                let _ = out.flush();
-                return;
+/// The lines between the requests and the writer.
+#[derive(Default)]
+struct Lines {
+    waiting: Mutex<Waiting>,
+    wake_writer: Condvar,
+    written: Condvar,
+    dropped: AtomicU64,
+}
+
+#[derive(Default)]
+struct Waiting {
+    text: Vec<u8>,
+    /// The writer has taken lines that are not on disk yet.
+    is_writing: bool,
+}
+
+thread_local! {
+    /// A line while it is made: outside of the lock, and without an allocation.
+    static LINE: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(1024));
+}
+
+impl Lines {
+    fn push(&self, record: &Record<'_>) {
+        LINE.with_borrow_mut(|line| {
+            line.clear();
+            if serde_json::to_writer(&mut *line, record).is_ok() {
+                line.push(b'\n');
+                self.append(line);
             }
-        };
-        drop(written);
+        });
+    }
+
+    fn append(&self, line: &[u8]) {
+        let mut waiting = self.waiting.lock();
+        let before = waiting.text.len();
+        if before + line.len() > QUEUE_BYTES {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        waiting.text.extend_from_slice(line);
+        let is_many = before < WAKE_BYTES && waiting.text.len() >= WAKE_BYTES;
+        drop(waiting);
+        if is_many {
+            self.wake_writer.notify_one();
+        }
+    }
+
+    fn flush(&self) {
+        let mut waiting = self.waiting.lock();
+        while !waiting.text.is_empty() || waiting.is_writing {
+            self.wake_writer.notify_one();
+            self.written.wait(&mut waiting);
+        }
+    }
+}
+
+struct Writer<W> {
+    sink: W,
+    /// Swapped with the requests' buffer, so that both keep their memory.
+    text: Vec<u8>,
+}
+
+impl<W: Write> Writer<W> {
+    const fn new(sink: W) -> Self {
+        Self {
+            sink,
+            text: Vec::new(),
+        }
+    }
+
+    /// Writes what waits, or comes within [`FLUSH_AFTER`].
+    fn write_waiting(&mut self, lines: &Lines) {
+        let mut waiting = lines.waiting.lock();
+        if waiting.text.len() < WAKE_BYTES {
+            lines.wake_writer.wait_for(&mut waiting, FLUSH_AFTER);
+        }
+        std::mem::swap(&mut waiting.text, &mut self.text);
+        waiting.is_writing = true;
+        drop(waiting);
+        // A failed write cannot be told to anybody but the next line's reader; the gateway goes on.
+        let _ = self.sink.write_all(&self.text).and_then(|()| self.sink.flush());
+        self.text.clear();
+        lines.waiting.lock().is_writing = false;
+        lines.written.notify_all();
     }
 }
 
@@ -147,39 +226,11 @@ fn write_lines(queue: &Receiver<Vec<u8>>, sink: impl Write) {
 mod tests {
     use super::*;
 
-    #[test]
-    fn lines_reach_the_file_in_order_and_whole() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("access.log");
-        let (lines, queue) = sync_channel(16);
-        for i in 0..5 {
-            lines.send(format!("{{\"n\":{i}}}\n").into_bytes()).unwrap();
-        }
-        drop(lines);
-        write_lines(&queue, std::fs::File::create(&path).unwrap());
-        let text = std::fs::read_to_string(&path).unwrap();
-        let numbers: Vec<i64> = text
-            .lines()
-            .map(|line| {
-                serde_json::from_str::<serde_json::Value>(line).unwrap()["n"]
-                    .as_i64()
-                    .unwrap()
-            })
-            .collect();
-        assert_eq!(numbers, [0, 1, 2, 3, 4]);
-    }
-
-    #[test]
-    fn a_full_queue_drops_and_counts() {
-        let (lines, _queue) = sync_channel(1);
-        let log = AccessLog {
-            lines: Some(lines),
-            dropped: Arc::default(),
-        };
-        let record = Record {
+    fn record(request_id: &str) -> Record<'_> {
+        Record {
             v: SCHEMA_VERSION,
             time: String::new(),
-            request_id: "r",
+            request_id,
             client: None,
             method: "POST",
             path: "/v1/completions",
@@ -203,10 +254,69 @@ mod tests {
             decision_us: 0,
             ttfb_ms: None,
             duration_ms: 0.0,
-        };
-        for _ in 0..3 {
-            log.write(&record);
         }
-        assert_eq!(log.dropped(), 2);
+    }
+
+    #[test]
+    fn lines_reach_the_file_in_order_and_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("access.log");
+        let log = AccessLog::file(&path).unwrap();
+        let ids: Vec<String> = (0..2_000).map(|i| i.to_string()).collect();
+        for id in &ids {
+            log.write(&record(id));
+        }
+        log.flush();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let written: Vec<String> = text
+            .lines()
+            .map(|line| {
+                serde_json::from_str::<serde_json::Value>(line).unwrap()["request_id"]
+                    .as_str()
+                    .unwrap()
+                    .to_owned()
+            })
+            .collect();
+        assert_eq!(written, ids);
+    }
+
+    #[test]
+    fn a_full_queue_drops_and_counts() {
+        let lines = Arc::new(Lines::default());
+        let log = AccessLog {
+            lines: Some(lines.clone()),
+        };
+        log.write(&record("r"));
+        let line_bytes = lines.waiting.lock().text.len();
+        let room = QUEUE_BYTES / line_bytes;
+        for _ in 1..room + 3 {
+            log.write(&record("r"));
+        }
+        assert_eq!(log.dropped(), 3);
+        let mut sink = Vec::new();
+        Writer::new(&mut sink).write_waiting(&lines);
+        assert_eq!(sink.len(), room * line_bytes);
+        log.write(&record("r"));
+        assert_eq!(log.dropped(), 3, "there is room again");
+    }
+
+    #[test]
+    fn the_writer_ends_with_the_last_handle() {
+        struct Sink {
+            _alive: std::sync::mpsc::Sender<()>,
+        }
+        impl Write for Sink {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let (_alive, ended) = std::sync::mpsc::channel();
+        let log = AccessLog::start(Sink { _alive }).unwrap();
+        drop(log);
+        // The sink lives on the writer's stack: its sender goes when the thread ends.
+        assert!(ended.recv().is_err());
     }
 }
