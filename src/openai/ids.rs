@@ -57,17 +57,17 @@ fn plain_id(rest: &[u8]) -> Option<(u32, usize)> {
 #[inline]
 fn short_number(bytes: &[u8; 8]) -> (u64, usize) {
     const EACH: u64 = u64::MAX / 0xFF;
-    let digits = u64::from_le_bytes(*bytes) ^ EACH * 0x30;
+    let digits = u64::from_le_bytes(*bytes) ^ (EACH * 0x30);
     // A byte above 9 gets its highest bit set; what it carries over only reaches bytes behind it.
-    let others = (digits.wrapping_add(EACH * 0x76) | digits) & EACH << 7;
+    let others = (digits.wrapping_add(EACH * 0x76) | digits) & (EACH << 7);
     let length = others.trailing_zeros() as usize / 8;
     if !(1..8).contains(&length) {
         return (0, length);
     }
     let eight = digits << (64 - 8 * length);
-    let pairs = eight.wrapping_mul(10 << 8 | 1) >> 8 & 0x00FF_00FF_00FF_00FF;
-    let fours = pairs.wrapping_mul(100 << 16 | 1) >> 16 & 0x0000_FFFF_0000_FFFF;
-    (fours.wrapping_mul(10_000 << 32 | 1) >> 32, length)
+    let pairs = (eight.wrapping_mul((10 << 8) | 1) >> 8) & 0x00FF_00FF_00FF_00FF;
+    let fours = (pairs.wrapping_mul((100 << 16) | 1) >> 16) & 0x0000_FFFF_0000_FFFF;
+    (fours.wrapping_mul((10_000 << 32) | 1) >> 32, length)
 }
 
 /// The number that `rest` starts with and how many digits it has; any number above 2^31 with too many digits.
