@@ -22,10 +22,10 @@ pub(super) struct FactScanner {
     /// Brackets open within a container where no fact stands.
     ignored: u64,
     lexing: Lexing,
-    /// The string that is being read is a key.
+    /// A key and its colon are next, not a value.
     in_key: bool,
     token: Token,
-    /// The key of the value that is next.
+    /// The key of the value that is next; spent by that value.
     field: Field,
 }
 
@@ -153,6 +153,7 @@ impl FactScanner {
     pub(super) fn next_value(&mut self) {
         self.depth = 0;
         self.ignored = 0;
+        self.in_key = false;
         self.lexing = Lexing::Between;
         self.field = Field::Unknown;
     }
@@ -235,6 +236,7 @@ impl FactScanner {
             self.field = Field::of(self.token.get());
         } else {
             self.word();
+            self.field = Field::Unknown;
         }
     }
 
@@ -249,6 +251,7 @@ impl FactScanner {
                 Lexing::Between
             };
             self.number();
+            self.field = Field::Unknown;
         }
         after
     }
@@ -272,6 +275,8 @@ impl FactScanner {
     fn place_of_value(&mut self, object: bool) -> Place {
         match (self.place(), self.field, object) {
             (None, _, true) => Place::Root,
+            // No colon came since the key.
+            _ if self.in_key => Place::Ignored,
             (Some(Place::Root), Field::Envelope, true) => Place::Root,
             (Some(Place::Root), Field::Choices, false) => Place::Choices,
             (Some(Place::Choices), _, true) => Place::Choice,

@@ -174,6 +174,8 @@ fn bodies_that_are_not_json_say_nothing() {
         "7",
         "}{\"error\":1}",
         "{\"usage\"",
+        "{\"usage\"{\"prompt_tokens\":1}}",
+        "{\"usage\":nul{\"prompt_tokens\":1}}",
     ] {
         assert_eq!(
             scan_cut_everywhere(false, body.as_bytes()),
