@@ -3,6 +3,7 @@
 pub mod drain;
 pub mod readiness;
 pub mod server;
+pub mod supervisor;
 
 pub use drain::{Drain, InFlight};
 pub use readiness::Readiness;

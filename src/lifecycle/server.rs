@@ -1,6 +1,6 @@
 //! Builds the gateway from its configuration and runs it.
 
-use super::{Drain, Readiness};
+use super::{Drain, Readiness, supervisor};
 use crate::admin::{self, Admin};
 use crate::config::Config;
 use crate::config::schema::{self, AccessLogTarget};
@@ -50,7 +50,9 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
     let mut server = Server::new_with_opt_and_conf(None, server_conf(config));
     server.bootstrap();
     server.add_service(data_service(config, &gateway, &server.configuration));
+    supervisor::await_listeners(&readiness);
     let control = Control {
+        listen: config.listen.0.clone(),
         gateway: gateway.clone(),
         readiness: readiness.clone(),
         admin_listener: Mutex::new(Some(admin_listener)),
@@ -221,6 +223,7 @@ fn std_listener(address: SocketAddr) -> anyhow::Result<std::net::TcpListener> {
 
 /// Everything that runs beside the requests.
 struct Control {
+    listen: Vec<SocketAddr>,
     gateway: Arc<Gateway>,
     readiness: Readiness,
     admin_listener: Mutex<Option<std::net::TcpListener>>,
@@ -249,8 +252,10 @@ impl BackgroundService for Control {
         for watch in watches {
             tokio::spawn(watch.run());
         }
+        supervisor::ready_when_listening(&self.listen, &self.readiness).await;
         // An error means that the sender is gone: the process is ending as well.
         let _ = shutdown.wait_for(|&down| down).await;
+        supervisor::stopping();
         let drained = self.gateway.drain.wait(self.grace).await;
         if drained {
             tracing::info!("all requests have ended");
