@@ -1,6 +1,7 @@
 //! The gateway as a process, between raw clients and scripted model servers.
 
 mod bodies;
+mod contract;
 mod framing;
 mod seeds;
 #[allow(
