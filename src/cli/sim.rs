@@ -2,10 +2,12 @@
 
 use super::Exit;
 use crate::sim::engine::{EngineSpec, FleetPreset};
+use crate::sim::kv_publisher::{EventFormat, KvPublisher, KvPublisherOptions};
 use crate::sim::server::{QueueLimits, SimOptions, SimServer};
 use anyhow::Context;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpListener;
 
 /// Run one or more simulated vLLM servers: real HTTP, real /metrics, a block-accurate prefix cache.
@@ -37,6 +39,15 @@ pub struct Args {
     /// Run this many times as fast
     #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = positive)]
     pub speed: f64,
+    /// Publish KV events over ZeroMQ on this address, such as tcp://127.0.0.1:5557; one per --listen, in its order
+    #[arg(long, value_name = "ADDR")]
+    pub kv_events: Vec<String>,
+    /// Replay missed KV events on this address; one per --kv-events, in its order
+    #[arg(long, value_name = "ADDR")]
+    pub kv_replay: Vec<String>,
+    /// Layout of KV events: a map as vLLM since 0.24, or an array as before
+    #[arg(long, value_name = "FORMAT", value_enum, default_value = "map")]
+    pub kv_events_format: EventFormat,
     /// Tokens per KV block
     #[arg(long, value_name = "TOKENS", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..))]
     pub block_size: u32,
@@ -135,6 +146,10 @@ impl Args {
             self.name.len(),
             self.listen.len()
         );
+        anyhow::ensure!(
+            self.kv_events.len() <= self.listen.len() && self.kv_replay.len() <= self.kv_events.len(),
+            "give --kv-events at most once per --listen, and --kv-replay at most once per --kv-events"
+        );
         let kv_tokens = self.kv_tokens.unwrap_or(u32::MAX);
         anyhow::ensure!(
             kv_tokens >= 2 * self.block_size,
@@ -144,13 +159,38 @@ impl Args {
         Ok(())
     }
 
+    /// The publisher of the server with this index, if it was given an address.
+    async fn kv_publisher(&self, index: usize) -> anyhow::Result<Option<KvPublisher>> {
+        let Some(events) = self.kv_events.get(index) else {
+            return Ok(None);
+        };
+        // Names of blocks differ from process to process, as with vLLM's default seed.
+        let seed = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_nanos() as u64;
+        let options = KvPublisherOptions {
+            replay: self.kv_replay.get(index).cloned(),
+            format: self.kv_events_format,
+            ..KvPublisherOptions::new(events, self.block_size, seed)
+        };
+        let publisher = KvPublisher::bind(options).await;
+        publisher
+            .map(Some)
+            .with_context(|| format!("cannot publish KV events on {events}"))
+    }
+
     async fn start(&self) -> anyhow::Result<Vec<SimServer>> {
         let mut servers = Vec::with_capacity(self.listen.len());
         for (index, &addr) in self.listen.iter().enumerate() {
             let listener = TcpListener::bind(addr)
                 .await
                 .with_context(|| format!("cannot listen on {addr}"))?;
-            let options = self.options(index);
+            let mut options = self.options(index);
+            if let Some(publisher) = self.kv_publisher(index).await? {
+                options.kv_event_sources = vec![publisher.source()];
+                options.block_events = Some(Arc::new(publisher));
+            }
             let name = options.name.clone();
             let server = SimServer::start(listener, options)?;
             server.set_healthy(!self.fail_health);

@@ -60,6 +60,8 @@ pub struct KvPublisher {
     encoder: Encoder,
     events: String,
     replay: Option<String>,
+    topic: String,
+    buffer_steps: usize,
     task: JoinHandle<()>,
 }
 
@@ -90,12 +92,40 @@ impl KvPublisher {
         let task = Task {
             publisher,
             router,
-            topic: options.topic.into(),
+            topic: options.topic.clone().into(),
             kept: VecDeque::new(),
             keep: options.buffer_steps,
         };
         let task = tokio::spawn(task.run(incoming));
-        Ok(Self { queue, sequence: AtomicU64::new(0), encoder, events, replay, task })
+        Ok(Self {
+            queue,
+            sequence: AtomicU64::new(0),
+            encoder,
+            events,
+            replay,
+            topic: options.topic,
+            buffer_steps: options.buffer_steps,
+            task,
+        })
+    }
+
+    /// What vLLM's `/kv_event_sources` says of it.
+    pub fn source(&self) -> serde_json::Value {
+        serde_json::json!({
+            "enable_kv_cache_events": true,
+            "publisher": "zmq",
+            "endpoint": self.events,
+            "replay_endpoint": self.replay,
+            "buffer_steps": self.buffer_steps,
+            "hwm": QUEUE_STEPS,
+            "max_queue_size": QUEUE_STEPS,
+            "topic": self.topic,
+        })
+    }
+
+    /// Messages so far; the next one has this number.
+    pub fn published(&self) -> u64 {
+        self.sequence.load(Ordering::Relaxed)
     }
 
     /// Where the PUB socket is bound.
@@ -152,7 +182,11 @@ impl Task {
     }
 
     async fn publish(&mut self, message: Message) {
-        let frames = vec![self.topic.clone(), number(message.sequence), message.payload.clone()];
+        let frames = vec![
+            self.topic.clone(),
+            number(message.sequence),
+            message.payload.clone(),
+        ];
         send(&mut self.publisher, frames).await;
         self.kept.push_back(message);
         if self.kept.len() > self.keep {
@@ -164,13 +198,27 @@ impl Task {
     async fn answer(&mut self, request: Vec<Bytes>) {
         let Some(router) = &mut self.router else { return };
         let [peer, empty, from] = &request[..] else { return };
-        let Ok(from) = from[..].try_into().map(u64::from_be_bytes) else { return };
+        let Ok(from) = from[..].try_into().map(u64::from_be_bytes) else {
+            return;
+        };
         for message in self.kept.iter().filter(|message| message.sequence >= from) {
-            let content = [self.topic.clone(), number(message.sequence), message.payload.clone()];
-            send(router, [peer.clone(), empty.clone()].into_iter().chain(content).collect()).await;
+            let content = [
+                self.topic.clone(),
+                number(message.sequence),
+                message.payload.clone(),
+            ];
+            send(
+                router,
+                [peer.clone(), empty.clone()].into_iter().chain(content).collect(),
+            )
+            .await;
         }
         let end = [Bytes::new(), number(u64::MAX), Bytes::new()];
-        send(router, [peer.clone(), empty.clone()].into_iter().chain(end).collect()).await;
+        send(
+            router,
+            [peer.clone(), empty.clone()].into_iter().chain(end).collect(),
+        )
+        .await;
     }
 }
 

@@ -81,7 +81,12 @@ struct Cleared {
 
 impl Encoder {
     pub(super) fn new(format: EventFormat, block_size: u32, seed: u64) -> Self {
-        Self { format, block_size, seed, loras: Mutex::new(Vec::new()) }
+        Self {
+            format,
+            block_size,
+            seed,
+            loras: Mutex::new(Vec::new()),
+        }
     }
 
     /// One message's payload; `None` when there is nothing to tell.
@@ -90,7 +95,10 @@ impl Encoder {
         if events.is_empty() {
             return None;
         }
-        let timestamp = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let timestamp = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+            .as_secs_f64();
         let batch = (timestamp, events, 0);
         let encoded = match self.format {
             EventFormat::Array => rmp_serde::to_vec(&batch),
@@ -101,16 +109,21 @@ impl Encoder {
 
     fn event<'a>(&self, event: &'a EngineEvent) -> Option<Event<'a>> {
         match event {
-            EngineEvent::BlocksStored { content, first_block, hashes, parent } => {
-                self.stored(content.as_deref()?, *first_block, hashes, *parent)
-            }
+            EngineEvent::BlocksStored {
+                content,
+                first_block,
+                hashes,
+                parent,
+            } => self.stored(content.as_deref()?, *first_block, hashes, *parent),
             EngineEvent::BlockRemoved { hash } => Some(Event::Removed(Removed {
                 kind: "BlockRemoved",
                 block_hashes: [self.name(*hash)],
                 medium: "GPU",
                 group_idx: 0,
             })),
-            EngineEvent::Cleared => Some(Event::Cleared(Cleared { kind: "AllBlocksCleared" })),
+            EngineEvent::Cleared => Some(Event::Cleared(Cleared {
+                kind: "AllBlocksCleared",
+            })),
             _ => None,
         }
     }
@@ -126,7 +139,10 @@ impl Encoder {
         let first = first_block as usize * size;
         let lora_name = content.lora_name.as_deref();
         let keys = |block: usize| {
-            let salt = content.cache_salt.as_deref().filter(|_| first_block == 0 && block == 0);
+            let salt = content
+                .cache_salt
+                .as_deref()
+                .filter(|_| first_block == 0 && block == 0);
             let keys: Vec<_> = lora_name.into_iter().chain(salt).collect();
             Some(keys).filter(|keys| !keys.is_empty())
         };
@@ -212,8 +228,19 @@ mod tests {
                 group: Some(0),
                 ..Kept::default()
             };
-            let removed = Gone { hashes: named(7), group: Some(0), ..Gone::default() };
-            assert_eq!(batch.events, [Decoded::Cleared, Decoded::Removed(removed), Decoded::Stored(stored)]);
+            let removed = Gone {
+                hashes: named(7),
+                group: Some(0),
+                ..Gone::default()
+            };
+            assert_eq!(
+                batch.events,
+                [
+                    Decoded::Cleared,
+                    Decoded::Removed(removed),
+                    Decoded::Stored(stored)
+                ]
+            );
             assert!(encoder.encode(&[]).is_none());
         }
     }
