@@ -1,15 +1,19 @@
 //! Pools of endpoints: what is known of them, and the choice of one for a request.
 
+pub mod ejection;
 pub mod endpoint;
 pub mod health;
 pub mod load;
 pub mod plan;
 pub mod prompt;
+pub mod retry_budget;
 pub mod snapshot;
 pub mod status;
 pub mod tokens;
 
 mod pick;
+mod slow_start;
+mod stand_still;
 
 pub use endpoint::{Endpoint, Identity};
 pub use plan::{Attempt, Blocks, Plan};
@@ -19,10 +23,13 @@ pub use snapshot::{Entry, Snapshot, State};
 use crate::prefix::PrefixIndex;
 use crate::scheduling::{Dispatch, Scheduler};
 use crate::telemetry::Metrics;
+use crate::time::Mono;
 use arc_swap::ArcSwap;
+use ejection::EjectionLimits;
 use parking_lot::Mutex;
 use prometheus::Histogram;
 use rand_pcg::Pcg64Mcg;
+use retry_budget::{RetryBudget, RetryLimits};
 use status::Status;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +51,14 @@ pub struct Settings {
     pub models: Vec<String>,
     /// Other endpoints tried after a failure.
     pub retries: u32,
+    /// Statuses by which an endpoint says that another may serve the request.
+    pub retry_on: Vec<u16>,
+    pub retry_limits: RetryLimits,
+    pub ejection: EjectionLimits,
+    /// How long an endpoint that became ready is spared.
+    pub slow_start: Duration,
+    /// A stream that breaks ends with an error event instead of a cut connection.
+    pub error_event: bool,
     /// Scraped values older than this are unknown.
     pub stale_after: Duration,
     pub connect_timeout: Duration,
@@ -64,6 +79,7 @@ pub struct Pool {
     pub index: Arc<PrefixIndex>,
     pub rates: TokenRates,
     pub decision_duration: Histogram,
+    pub retry_budget: RetryBudget,
     /// What is observed of the endpoints, to be changed through [`Pool::update`] only.
     statuses: Mutex<Vec<Status>>,
     snapshot: ArcSwap<Snapshot>,
@@ -93,6 +109,7 @@ impl Pool {
         let snapshot = ArcSwap::from_pointee(status::snapshot(&statuses));
         Self {
             decision_duration: metrics.decision_duration(&name),
+            retry_budget: RetryBudget::new(settings.retry_limits),
             name,
             settings,
             index,
@@ -134,6 +151,40 @@ impl Pool {
         let Some(at) = at else { return false };
         self.update(at, change);
         true
+    }
+
+    /// A request to the endpoint ended well.
+    pub fn succeeded(&self, endpoint: &Endpoint, now: Mono) {
+        if endpoint.outcomes.success() {
+            self.update_where(|other| other.id == endpoint.id, |status| status.acquit(now));
+        }
+    }
+
+    /// The endpoint failed a request: it may be set aside.
+    pub fn failed(&self, endpoint: &Endpoint, now: Mono) {
+        if let Some(why) = endpoint.outcomes.failure(now, &self.settings.ejection) {
+            self.eject(endpoint, now, &why);
+        }
+    }
+
+    /// Sets the endpoint aside, unless it is the last that is ready or half of the pool is set aside already.
+    pub fn eject(&self, endpoint: &Endpoint, now: Mono, why: &str) {
+        let mut statuses = self.statuses.lock();
+        let others = statuses.iter().filter(|status| status.id() != endpoint.id);
+        let (mut ready, mut ejected) = (0, 0);
+        for other in others {
+            ready += usize::from(other.is_ready());
+            ejected += usize::from(other.is_ejected());
+        }
+        if ready == 0 || ejected + 1 > statuses.len() / 2 {
+            return;
+        }
+        let limits = &self.settings.ejection;
+        let found = statuses.iter_mut().find(|status| status.id() == endpoint.id);
+        if found.is_some_and(|status| status.eject(now, why, limits)) {
+            tracing::warn!(pool = %self.name, endpoint = %endpoint.name, why, "the endpoint is set aside");
+            self.snapshot.store(Arc::new(status::snapshot(&statuses)));
+        }
     }
 
     /// Whether the pool serves `model`.

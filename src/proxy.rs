@@ -13,6 +13,7 @@ mod framing;
 mod headers;
 pub mod inspect;
 mod upstream;
+mod verdict;
 
 pub use context::Context;
 
@@ -91,41 +92,39 @@ impl ProxyHttp for Proxy {
         Ok(())
     }
 
-    /// Reads the body and puts the replaying session in place; `true` when the request has been answered.
+    /// Reads the body, decides where the request goes, and puts the replaying session in place; `true` when the request
+    /// has been answered.
     async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
-        if ctx.refused.is_some() {
-            return answer::refuse(session, ctx).await;
-        }
-        if session.as_mut().is_body_empty() {
-            return Ok(false);
-        }
-        let mut share = self.0.budget.share();
-        match body::read(session, self.0.settings.body, &mut share).await {
-            Ok(body) => {
-                ctx.request_bytes = body.len();
-                ctx.body_share = Some(share);
-                ctx.slot = Some(buffered::wrap(session, body.clone()));
-                ctx.body = body;
+        if ctx.refused.is_none() && !session.as_mut().is_body_empty() {
+            let mut share = self.0.budget.share();
+            match body::read(session, self.0.settings.body, &mut share).await {
+                Ok(body) => {
+                    ctx.request_bytes = body.len();
+                    ctx.body_share = Some(share);
+                    ctx.slot = Some(buffered::wrap(session, body.clone()));
+                    ctx.body = body;
+                }
+                Err(BodyError::Refused(reason)) => ctx.refused = Some(Refusal::plain(reason)),
+                Err(BodyError::ClientGone) => return Err(answer::client_gone()),
             }
-            Err(BodyError::Refused(reason)) => {
-                ctx.refused = Some(Refusal::plain(reason));
-                return answer::refuse(session, ctx).await;
-            }
-            Err(BodyError::ClientGone) => return Err(answer::client_gone()),
         }
-        Ok(false)
+        if ctx.refused.is_none() {
+            self.0.decide(session, ctx);
+        }
+        match ctx.refused {
+            Some(_) => answer::refuse(session, ctx).await,
+            None => Ok(false),
+        }
     }
 
-    /// The first call inspects, hashes and schedules; a later one takes the next endpoint of that decision.
-    async fn upstream_peer(&self, session: &mut Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
-        match &mut ctx.plan {
-            None => self.0.decide(session, ctx)?,
-            Some(_) if std::mem::take(&mut ctx.retry_same) => ctx.fresh_connection = true,
-            Some(plan) => {
-                plan.advance(self.0.now());
-            }
+    /// The first call takes the endpoint of the decision, a later one the next endpoint of the same decision.
+    async fn upstream_peer(&self, _session: &mut Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
+        if std::mem::take(&mut ctx.retry_same) {
+            ctx.fresh_connection = true;
+        } else if let Some(plan) = ctx.plan.as_mut().filter(|plan| plan.attempt.is_none()) {
+            plan.advance(self.0.now());
         }
-        upstream::peer(ctx)
+        upstream::peer(&self.0, ctx)
     }
 
     async fn upstream_request_filter(
@@ -162,10 +161,10 @@ impl ProxyHttp for Proxy {
         &self,
         _session: &mut Session,
         body: &mut Option<Bytes>,
-        _end_of_stream: bool,
+        end_of_stream: bool,
         ctx: &mut Context,
     ) -> Result<Option<Duration>> {
-        upstream::response_body(&self.0, body.as_deref().unwrap_or_default(), ctx);
+        upstream::response_body(&self.0, body.as_deref().unwrap_or_default(), end_of_stream, ctx)?;
         Ok(None)
     }
 
@@ -176,7 +175,7 @@ impl ProxyHttp for Proxy {
         ctx: &mut Context,
         mut error: Box<Error>,
     ) -> Box<Error> {
-        let retry = upstream::failed(ctx, Reason::ConnectFailed);
+        let retry = upstream::failed(&self.0, ctx, Reason::ConnectFailed);
         error.set_retry(retry);
         error
     }
@@ -189,7 +188,7 @@ impl ProxyHttp for Proxy {
         ctx: &mut Context,
         client_reused: bool,
     ) -> Box<Error> {
-        let retry = upstream::broke(session, ctx, &error, client_reused);
+        let retry = upstream::broke(&self.0, session, ctx, &mut error, client_reused);
         error.set_retry(retry);
         error
     }

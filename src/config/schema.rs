@@ -7,7 +7,8 @@ mod pool;
 mod scheduling;
 
 pub use pool::{
-    Auto, Endpoint, Health, KvEvents, Metrics, Pool, PrefixCache, PrefixSource, Timeouts, Tokenizer,
+    Auto, Ejection, Endpoint, Health, KvEvents, Metrics, Pool, PrefixCache, PrefixSource, RetryBudget,
+    StreamErrors, Timeouts, Tokenizer,
 };
 pub use scheduling::{
     AffinityFilter, Choice, DEFAULT_PRESET, Plugin, PluginKind, PluginRole, PluginType, Preset, Scheduling,

@@ -7,6 +7,7 @@ use crate::config::schema;
 use crate::pool::health::Thresholds;
 use crate::pool::{CHUNK_BYTES, Endpoint, Pool};
 use crate::proxy::Gateway;
+use crate::time::Mono;
 use pingora_core::protocols::l4::socket::SocketAddr as Address;
 use pingora_http::RequestHeader;
 use pingora_load_balancing::Backend;
@@ -79,6 +80,7 @@ impl Watch {
             ticks.tick().await;
             let outcome = self.probe(&check).await;
             let now = self.gateway.now();
+            self.look_after(now);
             let outcome = outcome.as_ref().copied().map_err(String::as_str);
             self.pool.update(self.at, |status| {
                 let changed = status.health_checked(now, outcome, thresholds);
@@ -87,6 +89,19 @@ impl Watch {
                 }
                 changed
             });
+        }
+    }
+
+    /// Ends the time out of an endpoint that was set aside, and sets one aside that hangs.
+    fn look_after(&self, now: Mono) {
+        let mut still_for = Duration::ZERO;
+        self.pool.update(self.at, |status| {
+            still_for = status.stands_still_for(now);
+            status.tick(now)
+        });
+        if still_for >= self.pool.settings.ejection.hung_after {
+            let why = format!("it hangs: no sign of work for {} s", still_for.as_secs());
+            self.pool.eject(&self.endpoint, now, &why);
         }
     }
 

@@ -3,8 +3,10 @@
 use super::{Drain, Readiness, supervisor};
 use crate::admin::{self, Admin};
 use crate::config::Config;
-use crate::config::schema::{self, AccessLogTarget};
+use crate::config::schema::{self, AccessLogTarget, StreamErrors};
 use crate::datalayer::watch::Watch;
+use crate::pool::ejection::EjectionLimits;
+use crate::pool::retry_budget::RetryLimits;
 use crate::pool::{self, CHUNK_BYTES, Endpoint, Identity, Pool, Pools};
 use crate::prefix::PrefixIndex;
 use crate::proxy::body::BodyLimits;
@@ -140,6 +142,14 @@ fn pool(of: &schema::Pool, index: &Arc<PrefixIndex>, metrics: &Metrics) -> anyho
     let settings = pool::Settings {
         models: of.models.clone(),
         retries: of.retries,
+        retry_on: of.retry_on.clone(),
+        retry_limits: RetryLimits {
+            ratio: of.retry_budget.ratio,
+            min_per_second: of.retry_budget.min_per_second,
+        },
+        ejection: ejection(&of.ejection),
+        slow_start: of.slow_start.0,
+        error_event: of.stream_errors == StreamErrors::Event,
         stale_after: of.metrics.stale_after.0,
         connect_timeout: of.timeouts.connect.0,
         first_byte_timeout: of.timeouts.first_byte.0,
@@ -157,6 +167,18 @@ fn pool(of: &schema::Pool, index: &Arc<PrefixIndex>, metrics: &Metrics) -> anyho
         metrics,
         rand::random(),
     ))
+}
+
+fn ejection(of: &schema::Ejection) -> EjectionLimits {
+    EjectionLimits {
+        consecutive_failures: of.consecutive_failures,
+        failure_ratio: of.failure_ratio,
+        min_requests: of.min_requests,
+        window: of.window.0,
+        first_time: of.first_time.0,
+        longest_time: of.longest_time.0,
+        hung_after: of.hung_after.0,
+    }
 }
 
 fn watches(config: &Config, gateway: &Arc<Gateway>) -> Vec<Watch> {

@@ -1,5 +1,6 @@
 //! One model server replica: who it is and what the gateway counts of it.
 
+use super::ejection::Outcomes;
 use super::load::Load;
 use crate::config::address::EndpointUrl;
 use crate::prefix::EndpointId;
@@ -31,6 +32,8 @@ pub struct Endpoint {
     /// Its key in the prefix index.
     pub id: EndpointId,
     pub load: Arc<Load>,
+    /// What became of its requests.
+    pub outcomes: Outcomes,
     /// Free key: value pairs, shown by the admin port.
     pub labels: BTreeMap<String, String>,
     /// Requests that it may have in flight at most.
@@ -54,6 +57,7 @@ impl Endpoint {
             host_header,
             id,
             load: Arc::default(),
+            outcomes: Outcomes::default(),
             labels: of.labels,
             max_inflight: of.max_inflight,
             metrics,

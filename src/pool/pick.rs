@@ -3,6 +3,7 @@
 use super::load::Reservation;
 use super::plan::{Attempt, Plan};
 use super::prompt::Prompt;
+use super::slow_start::SlowStart;
 use super::snapshot::{Entry, Snapshot, State};
 use super::{Picker, Pool};
 use crate::prefix::{EndpointId, MAX_ENDPOINTS, Provisional};
@@ -39,6 +40,7 @@ impl Pool {
             Some(self.reserve(&mut picker, entry, &prompt, &decision, chosen, now))
         });
         drop(picker);
+        self.retry_budget.request(now);
         let tried = attempt.iter().map(|attempt| attempt.endpoint.id).collect();
         Plan {
             pool: self.clone(),
@@ -76,12 +78,22 @@ impl Pool {
 
     fn decide(&self, snapshot: &Snapshot, prompt: &Prompt, picker: &mut Picker, now: Mono) -> Decision {
         let matches = self.look_up(snapshot, prompt);
-        let mut filtered = Vec::new();
+        let mut filtered: SmallVec<[(EndpointId, &'static str); 16]> = SmallVec::new();
         let mut views = SmallVec::<[EndpointView<'_>; 16]>::new();
-        for (entry, found) in snapshot.entries.iter().zip(matches) {
-            match unavailable(entry) {
+        let slow_start = SlowStart::of(snapshot, now, self.settings.slow_start);
+        for (entry, found) in snapshot.entries.iter().zip(matches.iter().copied()) {
+            match unavailable(entry).or_else(|| slow_start.unavailable(entry, now)) {
                 Some(reason) => filtered.push((entry.endpoint.id, reason)),
                 None => views.push(self.view(entry, prompt, found, now)),
+            }
+        }
+        if views.is_empty() {
+            // Better a burst for those that just joined than no answer.
+            for (entry, found) in snapshot.entries.iter().zip(matches) {
+                if unavailable(entry).is_none() {
+                    filtered.retain(|(id, _)| *id != entry.endpoint.id);
+                    views.push(self.view(entry, prompt, found, now));
+                }
             }
         }
         let request = request_view(prompt, &[]);
@@ -177,6 +189,7 @@ impl Pool {
 fn unavailable(entry: &Entry) -> Option<&'static str> {
     match entry.state {
         State::Ready if entry.endpoint.is_full() => Some("at max_inflight"),
+        State::Ready if entry.on_trial && entry.endpoint.load.sample().inflight > 0 => Some("on trial"),
         State::Ready => None,
         state => Some(state.as_str()),
     }

@@ -76,6 +76,11 @@ impl Plan {
         self.attempts() <= self.pool.settings.retries
     }
 
+    /// As [`Plan::may_retry`], and takes the retry out of the pool's budget.
+    pub fn claim_retry(&self, now: Mono) -> bool {
+        self.may_retry() && self.pool.retry_budget.withdraw(now)
+    }
+
     /// The engine accepted the request: what was written to the index for it stays.
     pub fn confirm(&mut self) {
         let Some(attempt) = &mut self.attempt else { return };

@@ -45,6 +45,8 @@ pub struct Entry {
     pub state: State,
     /// Why the state is what it is, in words.
     pub reason: Arc<str>,
+    /// It was set aside and takes one request at a time, to see whether it is well again.
+    pub on_trial: bool,
     /// When it last became ready.
     pub ready_since: Option<Mono>,
     /// The newest scrape and when it was taken.

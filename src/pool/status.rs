@@ -1,9 +1,12 @@
 //! The changing side of a snapshot: what health checks, scrapes and operators said of each endpoint last.
 
+use super::ejection::{Ejection, EjectionLimits, Standing};
 use super::endpoint::Endpoint;
 use super::health::{Health, Thresholds};
 use super::snapshot::{Entry, Snapshot, State};
+use super::stand_still::StandStill;
 use crate::datalayer::vllm::EngineMetrics;
+use crate::prefix::EndpointId;
 use crate::scheduling::Scraped;
 use crate::time::Mono;
 use std::sync::Arc;
@@ -17,6 +20,8 @@ pub struct Status {
     health_reason: Arc<str>,
     draining: bool,
     asleep: bool,
+    ejection: Ejection,
+    stand_still: StandStill,
     ready_since: Option<Mono>,
     engine: EngineMetrics,
     sampled_at: Option<Mono>,
@@ -32,6 +37,8 @@ impl Status {
             health_reason: "not checked yet".into(),
             draining: false,
             asleep: false,
+            ejection: Ejection::default(),
+            stand_still: StandStill::default(),
             ready_since: None,
             engine: EngineMetrics::default(),
             sampled_at: None,
@@ -44,6 +51,9 @@ impl Status {
         let changed = self.health.observe(outcome.is_ok(), thresholds);
         if changed && self.health.is_ready() {
             self.ready_since = Some(now);
+            // It was away: most likely it is a new process.
+            self.ejection.forget();
+            self.endpoint.outcomes.reset(false);
         }
         let reason_changed = match outcome {
             Err(reason) if *self.health_reason != *reason => {
@@ -59,6 +69,9 @@ impl Status {
     pub fn scraped(&mut self, now: Mono, picked: u64, engine: EngineMetrics) {
         self.picked_at_sample = picked;
         self.asleep = engine.awake == Some(false);
+        let busy = self.endpoint.load.sample().inflight > 0;
+        self.stand_still
+            .observe(now, busy, &engine, self.endpoint.outcomes.heads());
         self.engine = engine;
         self.sampled_at = Some(now);
     }
@@ -83,6 +96,55 @@ impl Status {
         changed
     }
 
+    /// The endpoint's key in the prefix index.
+    pub fn id(&self) -> EndpointId {
+        self.endpoint.id
+    }
+
+    /// Whether it takes requests.
+    pub fn is_ready(&self) -> bool {
+        self.state().0 == State::Ready
+    }
+
+    /// Whether it is set aside or on trial.
+    pub const fn is_ejected(&self) -> bool {
+        !matches!(self.ejection.standing(), Standing::In)
+    }
+
+    /// Sets it aside; false when it is already.
+    pub fn eject(&mut self, now: Mono, why: &str, limits: &EjectionLimits) -> bool {
+        let ejected = self.ejection.eject(now, why, limits);
+        if ejected {
+            self.endpoint.outcomes.reset(false);
+            self.stand_still = StandStill::default();
+        }
+        ejected
+    }
+
+    /// A request on trial went well; true when that changed something.
+    pub fn acquit(&mut self, now: Mono) -> bool {
+        let acquitted = self.ejection.acquit(now);
+        if acquitted {
+            self.endpoint.outcomes.reset(false);
+            self.ready_since = Some(now);
+        }
+        acquitted
+    }
+
+    /// Time passes; true when that changed something.
+    pub fn tick(&mut self, now: Mono) -> bool {
+        let on_trial = self.ejection.tick(now);
+        if on_trial {
+            self.endpoint.outcomes.reset(true);
+        }
+        on_trial
+    }
+
+    /// How long the engine has held requests without a sign of work.
+    pub fn stands_still_for(&self, now: Mono) -> std::time::Duration {
+        self.stand_still.time(now)
+    }
+
     fn state(&self) -> (State, Arc<str>) {
         if self.draining {
             (State::Draining, "drained by an operator".into())
@@ -91,7 +153,11 @@ impl Status {
         } else if self.asleep {
             (State::Unready, "the engine is asleep".into())
         } else {
-            (State::Ready, "".into())
+            match self.ejection.standing() {
+                Standing::Out { why, .. } => (State::Ejected, why.clone()),
+                Standing::OnTrial { why } => (State::Ready, format!("on trial: {why}").into()),
+                Standing::In => (State::Ready, "".into()),
+            }
         }
     }
 
@@ -101,6 +167,7 @@ impl Status {
             endpoint: self.endpoint.clone(),
             state,
             reason,
+            on_trial: matches!(self.ejection.standing(), Standing::OnTrial { .. }),
             ready_since: self.ready_since,
             engine: self.engine.clone(),
             sampled_at: self.sampled_at,

@@ -72,6 +72,9 @@ pub async fn failure(session: &mut Session, error: &Error, ctx: &mut Context) ->
     let started = session
         .response_written()
         .is_some_and(|head| !head.status.is_informational());
+    if started && ctx.ends_with_error_event() && *error.esource() != ErrorSource::Downstream {
+        return end_with_event(session, ctx).await;
+    }
     let (Some(refusal), false) = (refusal, started) else {
         // Nobody to tell, or the head is out: the connection is cut without a proper end, so that the client can
         // tell a broken response from a complete one.
@@ -82,11 +85,25 @@ pub async fn failure(session: &mut Session, error: &Error, ctx: &mut Context) ->
     };
     let error_code = refusal.reason.status();
     ctx.refused = Some(refusal);
-    let keep = in_step(session, ctx);
-    let written = write(session, ctx, !keep).await.is_ok();
+    // Pingora closes the connection after a failed exchange, whatever is said here: so the client is told.
+    let _ = write(session, ctx, true).await;
     FailToProxy {
         error_code,
-        can_reuse_downstream: written && keep,
+        can_reuse_downstream: false,
+    }
+}
+
+/// Ends a broken stream so that a client of the API sees an error instead of a cut connection.
+async fn end_with_event(session: &mut Session, ctx: &Context) -> FailToProxy {
+    let body = Reason::UpstreamReset.body(Some("The endpoint broke off."));
+    let event = [b"data: ", &body[..], b"\n\n"].concat();
+    let written = session
+        .downstream_session
+        .write_response_body(event.into(), true)
+        .await;
+    FailToProxy {
+        error_code: ctx.response.status,
+        can_reuse_downstream: written.is_ok(),
     }
 }
 

@@ -19,11 +19,66 @@ use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Where a dropped [`BufferedSession`] leaves the real session.
-pub type Slot = Arc<Mutex<Option<Box<ServerSession>>>>;
+/// What the request's phases and its [`BufferedSession`] share.
+pub type Slot = Arc<Exchange>;
+
+/// One request's exchange with its endpoints, as the downstream session sees it.
+#[derive(Default)]
+pub struct Exchange {
+    /// Where a dropped [`BufferedSession`] leaves the real session.
+    real: Mutex<Option<Box<ServerSession>>>,
+    /// How long the endpoint may be silent from here on.
+    patience: Mutex<Option<Patience>>,
+    /// The response is kept back until it has ended.
+    holds: AtomicBool,
+}
+
+/// A deadline that moves with each sign of life.
+#[derive(Clone, Copy)]
+struct Patience {
+    deadline: Instant,
+    between_reads: Duration,
+}
+
+impl Exchange {
+    /// A request goes out: its response must begin within `first_byte`, and then go on within `between_reads`.
+    pub fn await_response(&self, first_byte: Duration, between_reads: Duration) {
+        let deadline = Instant::now() + first_byte;
+        *self.patience.lock() = Some(Patience {
+            deadline,
+            between_reads,
+        });
+        self.holds.store(false, Ordering::Relaxed);
+    }
+
+    /// Keeps the response from the client until it has ended or is longer than [`MAX_HELD_BYTES`]: until then the
+    /// request can still be repeated elsewhere.
+    pub fn hold_response(&self) {
+        self.holds.store(true, Ordering::Relaxed);
+    }
+
+    fn heard(&self) {
+        if let Some(patience) = &mut *self.patience.lock() {
+            patience.deadline = Instant::now() + patience.between_reads;
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.patience.lock().map(|patience| patience.deadline)
+    }
+}
+
+/// Marks the error of an endpoint that was silent for too long.
+pub const SILENT: ErrorType = ErrorType::Custom("EndpointSilent");
+
+/// Longest response that is kept back.
+pub const MAX_HELD_BYTES: usize = 64 * 1024;
 
 /// Replaces the session's downstream by one that replays `body`; [`restore`] undoes it.
 pub fn wrap(session: &mut Session, body: Bytes) -> Slot {
@@ -36,7 +91,9 @@ pub fn wrap(session: &mut Session, body: Bytes) -> Slot {
         inner: Some(inner),
         body: Some(body),
         had_body,
-        slot: slot.clone(),
+        held: Vec::new(),
+        timer: None,
+        exchange: slot.clone(),
     };
     *session.downstream_session = ServerSession::new_custom(Box::new(buffered));
     slot
@@ -49,7 +106,9 @@ pub fn hold(inner: Box<ServerSession>) -> (ServerSession, Slot) {
         inner: Some(inner),
         body: None,
         had_body: false,
-        slot: slot.clone(),
+        held: Vec::new(),
+        timer: None,
+        exchange: slot.clone(),
     };
     (ServerSession::new_custom(Box::new(buffered)), slot)
 }
@@ -61,7 +120,7 @@ pub fn restore(session: &mut Session, slot: &Slot) {
     }
     let placeholder = Box::new(ServerSession::new_custom(Box::new(())));
     drop(std::mem::replace(&mut session.downstream_session, placeholder));
-    if let Some(real) = slot.lock().take() {
+    if let Some(real) = slot.real.lock().take() {
         session.downstream_session = real;
     }
 }
@@ -72,7 +131,11 @@ struct BufferedSession {
     /// Dropped with the response header: no retry can follow it, and streams live for minutes.
     body: Option<Bytes>,
     had_body: bool,
-    slot: Slot,
+    /// The response so far, while it is kept back.
+    held: Vec<HttpTask>,
+    /// Set once and moved when it fires, not with every piece of a stream.
+    timer: Option<Pin<Box<Sleep>>>,
+    exchange: Slot,
 }
 
 impl BufferedSession {
@@ -88,6 +151,32 @@ impl BufferedSession {
             .expect("the real session is taken only by drop")
     }
 
+    /// Keeps `tasks` back until the response is complete or too long to be kept.
+    async fn hold(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
+        let mut ended = false;
+        for task in tasks {
+            if let HttpTask::Failed(error) = task {
+                // What came before goes nowhere: the client has seen nothing of it.
+                self.held.clear();
+                return Err(error);
+            }
+            if matches!(task, HttpTask::Header(..)) {
+                // Of a try before this one, which ended by the clock.
+                self.held.clear();
+            }
+            ended |= task.is_end();
+            self.held.push(task);
+        }
+        let bytes = self.held.iter().map(body_bytes).sum::<usize>();
+        if !ended && bytes <= MAX_HELD_BYTES {
+            return Ok(false);
+        }
+        self.exchange.holds.store(false, Ordering::Relaxed);
+        self.body = None;
+        let held = std::mem::take(&mut self.held);
+        self.real_mut().response_duplex_vec(held).await
+    }
+
     fn release_body_after(&mut self, header: &ResponseHeader) {
         if !header.status.is_informational() {
             self.body = None;
@@ -95,9 +184,36 @@ impl BufferedSession {
     }
 }
 
+fn body_bytes(task: &HttpTask) -> usize {
+    match task {
+        HttpTask::Body(Some(data), _) => data.len(),
+        _ => 0,
+    }
+}
+
+/// Ends when the endpoint has been silent for too long; never before a request went out.
+async fn overdue(exchange: &Exchange, timer: &mut Option<Pin<Box<Sleep>>>) {
+    loop {
+        let Some(deadline) = exchange.deadline() else {
+            return std::future::pending().await;
+        };
+        let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if timer.is_elapsed() {
+            if deadline <= Instant::now() {
+                return;
+            }
+            timer.as_mut().reset(deadline);
+        } else if deadline < timer.deadline() {
+            // Otherwise it fires too early and is moved then.
+            timer.as_mut().reset(deadline);
+        }
+        timer.as_mut().await;
+    }
+}
+
 impl Drop for BufferedSession {
     fn drop(&mut self) {
-        *self.slot.lock() = self.inner.take();
+        *self.exchange.real.lock() = self.inner.take();
     }
 }
 
@@ -138,10 +254,17 @@ impl CustomSession for BufferedSession {
     }
 
     async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
+        self.exchange.heard();
+        if self.exchange.holds.load(Ordering::Relaxed) {
+            return self.hold(tasks).await;
+        }
         if let Some(HttpTask::Header(header, _)) = tasks.first() {
             self.release_body_after(header);
         }
-        self.real_mut().response_duplex_vec(tasks).await
+        let done = self.real_mut().response_duplex_vec(tasks).await;
+        // The wait for a slow client is not the endpoint's.
+        self.exchange.heard();
+        done
     }
 
     fn set_read_timeout(&mut self, timeout: Option<Duration>) {
@@ -194,7 +317,14 @@ impl CustomSession for BufferedSession {
 
     /// The body is here already: what is left to read is the client's going away.
     async fn read_body_or_idle(&mut self, _no_body_expected: bool) -> Result<Option<Bytes>> {
-        self.real_mut().read_body_or_idle(true).await
+        let Some(inner) = &mut self.inner else {
+            return std::future::pending().await;
+        };
+        tokio::select! {
+            biased;
+            read = inner.read_body_or_idle(true) => read,
+            () = overdue(&self.exchange, &mut self.timer) => Err(Error::new(SILENT)),
+        }
     }
 
     fn body_bytes_sent(&self) -> usize {

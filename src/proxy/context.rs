@@ -3,9 +3,10 @@
 use super::budget::BodyShare;
 use super::buffered::Slot;
 use super::error::Reason;
+use super::verdict::Pending;
 use crate::lifecycle::InFlight;
 use crate::openai::PathKind;
-use crate::openai::UsageScanner;
+use crate::openai::{ResponseFacts, UsageScanner};
 use crate::pool::Plan;
 use bytes::Bytes;
 use std::time::{Duration, Instant};
@@ -24,7 +25,7 @@ pub struct Context {
     pub request_bytes: usize,
     /// Its share of the budget for buffered bodies, until no retry can follow.
     pub body_share: Option<BodyShare>,
-    /// The decision and the endpoint being tried; `None` before the first `upstream_peer`.
+    /// The decision and the endpoint being tried; `None` before the body has been read.
     pub plan: Option<Plan>,
     pub explain: bool,
     /// The client itself asked for the engine's load report.
@@ -64,9 +65,36 @@ pub struct ResponseProgress {
     pub first_byte_after: Option<Duration>,
     pub bytes: usize,
     pub scanner: Option<UsageScanner>,
+    /// What the whole response said, once it has been read.
+    pub facts: ResponseFacts,
+    /// What the end of the response will tell, while it is kept back.
+    pub verdict: Option<Pending>,
+    /// The endpoint was well and had no room.
+    pub busy: bool,
 }
 
 impl Context {
+    /// Whether the request can still be sent to another endpoint: its body is at hand and a try is left.
+    pub fn may_go_elsewhere(&self) -> bool {
+        self.slot.is_some() && self.plan.as_ref().is_some_and(Plan::may_retry)
+    }
+
+    /// Whether a stream that breaks is to end with an error event.
+    pub fn ends_with_error_event(&self) -> bool {
+        let configured = self
+            .plan
+            .as_ref()
+            .is_some_and(|plan| plan.pool.settings.error_event);
+        configured && self.response.is_sse
+    }
+
+    /// Whether this status sends a request to another endpoint.
+    pub fn retries_on(&self, status: u16) -> bool {
+        self.plan
+            .as_ref()
+            .is_some_and(|plan| plan.pool.settings.retry_on.contains(&status))
+    }
+
     /// A request that has just been read.
     pub fn new(in_flight: InFlight) -> Self {
         Self {

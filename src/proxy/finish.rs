@@ -2,7 +2,7 @@
 
 use super::Gateway;
 use super::context::Context;
-use crate::openai::ResponseFacts;
+use crate::openai::{FinishReason, ResponseFacts};
 use crate::pool::{Attempt, Plan};
 use crate::scheduling::StreamRate;
 use crate::telemetry::access_log::{Record, SCHEMA_VERSION};
@@ -48,12 +48,10 @@ impl Outcome {
 pub fn finish(gateway: &Gateway, session: &Session, error: Option<&Error>, ctx: &mut Context) {
     let outcome = Outcome::of(error, ctx);
     let status = status(session, outcome, ctx);
-    let facts = ctx
-        .response
-        .scanner
-        .take()
-        .map(|scanner| scanner.finish())
-        .unwrap_or_default();
+    if let Some(scanner) = ctx.response.scanner.take() {
+        ctx.response.facts = scanner.finish();
+    }
+    let facts = ctx.response.facts;
     let elapsed = ctx.started.elapsed();
     if let Some(refusal) = &ctx.refused {
         gateway.metrics.count_error(refusal.reason);
@@ -62,6 +60,7 @@ pub fn finish(gateway: &Gateway, session: &Session, error: Option<&Error>, ctx: 
         learn(gateway, ctx, &facts);
     }
     count(gateway, ctx, status, elapsed);
+    judge_endpoint(gateway, ctx, outcome, &facts);
     if gateway.access_log.is_on() && (status >= 400 || sampled(gateway.settings.access_log_sample)) {
         log(gateway, session, ctx, outcome, status, &facts, elapsed);
     }
@@ -77,6 +76,23 @@ fn status(session: &Session, outcome: Outcome, ctx: &Context) -> u16 {
         (None, Some(head)) if !head.status.is_informational() => head.status.as_u16(),
         _ if outcome == Outcome::ClientGone => 499,
         _ => ctx.response.status,
+    }
+}
+
+/// Counts the request for or against the endpoint that answered it. A client's leaving and a client's errors say
+/// nothing about the endpoint.
+fn judge_endpoint(gateway: &Gateway, ctx: &Context, outcome: Outcome, facts: &ResponseFacts) {
+    let Some(plan) = &ctx.plan else { return };
+    let Some(attempt) = &plan.attempt else { return };
+    let said_error = ctx.response.is_sse && facts.error;
+    let failed = outcome == Outcome::Broken
+        || said_error
+        || facts.finish == Some(FinishReason::Abort)
+        || (ctx.response.status >= 500 && !ctx.response.busy);
+    if failed {
+        plan.pool.failed(&attempt.endpoint, gateway.now());
+    } else if outcome == Outcome::Complete {
+        plan.pool.succeeded(&attempt.endpoint, gateway.now());
     }
 }
 

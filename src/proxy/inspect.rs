@@ -8,7 +8,7 @@ use crate::openai::{Peek, PromptSink};
 use crate::pool::{CHUNK_BYTES, MAX_CHUNKS, Pool, Pools, Prompt, State};
 use crate::prefix::{ChainHasher, Chunking, seed};
 use http::HeaderMap;
-use pingora_core::{Error, Result};
+use pingora_core::Error;
 use pingora_proxy::Session;
 use std::sync::Arc;
 use std::time::Instant;
@@ -32,11 +32,8 @@ impl PromptSink for ChainHasher {
 }
 
 impl Gateway {
-    /// Makes the request's plan.
-    ///
-    /// # Errors
-    /// When no pool serves the model, or no endpoint can take the request.
-    pub(super) fn decide(&self, session: &Session, ctx: &mut Context) -> Result<()> {
+    /// Makes the request's plan, or refuses the request when no pool serves its model or no endpoint can take it.
+    pub(super) fn decide(&self, session: &Session, ctx: &mut Context) {
         let started = Instant::now();
         let body = std::mem::take(&mut ctx.body);
         let inspected = inspect(
@@ -45,16 +42,21 @@ impl Gateway {
             &body,
             &session.req_header().headers,
         );
-        let (pool, prompt) = inspected.map_err(|refusal| answer::refused(ctx, refusal))?;
+        let (pool, prompt) = match inspected {
+            Ok(inspected) => inspected,
+            Err(refusal) => {
+                ctx.refused = Some(refusal);
+                return;
+            }
+        };
         let plan = pool.place(prompt, self.now());
         ctx.decision_time = started.elapsed();
         pool.decision_duration.observe(ctx.decision_time.as_secs_f64());
-        if let Some(attempt) = &plan.attempt {
-            attempt.endpoint.metrics.count_decision(plan.decision.kind);
+        match &plan.attempt {
+            Some(attempt) => attempt.endpoint.metrics.count_decision(plan.decision.kind),
+            None => ctx.refused = Some(nobody(&pool)),
         }
-        let unplaced = plan.attempt.is_none().then(|| nobody(&pool));
         ctx.plan = Some(plan);
-        unplaced.map_or(Ok(()), |refusal| Err(answer::refused(ctx, refusal)))
     }
 }
 

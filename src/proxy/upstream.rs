@@ -1,22 +1,25 @@
 //! The exchange with one endpoint: where to connect, what its response says, and what to do when it fails.
 
-use super::context::Context;
+use super::buffered::{MAX_HELD_BYTES, SILENT};
+use super::context::{Context, ResponseProgress};
 use super::error::Reason;
+use super::verdict::{self, Verdict};
 use super::{Gateway, inspect};
 use crate::datalayer::load_header;
 use crate::openai::UsageScanner;
-use http::{StatusCode, header};
+use http::header;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorSource, ErrorType, Result};
 use pingora_http::ResponseHeader;
 use pingora_proxy::Session;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Engines behind uvicorn close idle connections after 5 s; a pooled connection must be given up before.
 const KEEPALIVE: Duration = Duration::from_secs(4);
-/// Connections of this group are never taken from the pool of the others: a retry on the same endpoint must not
-/// meet another connection that is dead as well.
-const FRESH_GROUP: u64 = 1;
+/// A connection of a group of its own is never taken from the pool: a retry on the same endpoint must not meet
+/// another kept connection that is dead as well.
+static FRESH_GROUP: AtomicU64 = AtomicU64::new(1);
 
 /// A load report is left unread when the endpoint was sampled this recently.
 const FRESH_ENOUGH: Duration = Duration::from_millis(10);
@@ -25,7 +28,7 @@ const FRESH_ENOUGH: Duration = Duration::from_millis(10);
 ///
 /// # Errors
 /// When no endpoint is left.
-pub fn peer(ctx: &mut Context) -> Result<Box<HttpPeer>> {
+pub fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>> {
     let Some(plan) = &ctx.plan else {
         return Err(inspect::exhausted(ctx));
     };
@@ -34,7 +37,7 @@ pub fn peer(ctx: &mut Context) -> Result<Box<HttpPeer>> {
     };
     let endpoint = &attempt.endpoint;
     let Some(address) = endpoint.address() else {
-        let retry = failed(ctx, Reason::ConnectFailed);
+        let retry = failed(gateway, ctx, Reason::ConnectFailed);
         let mut error = Error::explain(ErrorType::ConnectError, "the endpoint's name is not resolved");
         error.set_retry(retry);
         return Err(error.into_up());
@@ -48,9 +51,15 @@ pub fn peer(ctx: &mut Context) -> Result<Box<HttpPeer>> {
     let settings = &plan.pool.settings;
     peer.options.connection_timeout = Some(settings.connect_timeout);
     peer.options.total_connection_timeout = Some(settings.connect_timeout);
-    peer.options.read_timeout = Some(settings.first_byte_timeout);
+    // Per read; the exact times of requests with a body are kept by their sessions.
+    peer.options.read_timeout = Some(settings.first_byte_timeout.max(settings.idle_timeout));
+    if let Some(exchange) = &ctx.slot {
+        exchange.await_response(settings.first_byte_timeout, settings.idle_timeout);
+    }
     peer.options.idle_timeout = Some(KEEPALIVE);
-    peer.group_key = if ctx.fresh_connection { FRESH_GROUP } else { 0 };
+    if ctx.fresh_connection {
+        peer.group_key = FRESH_GROUP.fetch_add(1, Ordering::Relaxed);
+    }
     Ok(Box::new(peer))
 }
 
@@ -60,40 +69,57 @@ pub fn peer(ctx: &mut Context) -> Result<Box<HttpPeer>> {
 /// A retryable one when the status says that another endpoint may do better.
 pub fn response_head(gateway: &Gateway, response: &ResponseHeader, ctx: &mut Context) -> Result<()> {
     take_load_report(gateway, response, ctx);
-    let status = response.status;
-    if is_elsewhere(status) && ctx.plan.as_ref().is_some_and(|plan| plan.may_retry()) {
-        failed(ctx, Reason::UpstreamReset);
-        let mut error = Error::explain(
-            ErrorType::HTTPStatus(status.as_u16()),
-            "another endpoint is tried",
-        );
-        error.set_retry(true);
-        return Err(error.into_up());
-    }
-    if let Some(plan) = &mut ctx.plan {
-        if status.is_success() {
-            plan.confirm()
-        } else {
-            plan.discredit()
-        }
-    }
-    // No retry follows a head that goes out to the client.
-    ctx.body_share = None;
+    ctx.response.status = response.status.as_u16();
     let content_type = response
         .headers
         .get(header::CONTENT_TYPE)
         .map_or(&b""[..], |value| value.as_bytes());
-    ctx.response.status = status.as_u16();
+    let is_json = content_type.starts_with(b"application/json");
     ctx.response.is_sse = content_type.starts_with(b"text/event-stream");
-    if status.is_success() && (ctx.response.is_sse || content_type.starts_with(b"application/json")) {
-        ctx.response.scanner = Some(UsageScanner::new(ctx.response.is_sse));
+    if let Some(attempt) = ctx.plan.as_ref().and_then(|plan| plan.attempt.as_ref()) {
+        attempt.endpoint.outcomes.head();
     }
+    ctx.response.scanner = (response.status.is_success() && (ctx.response.is_sse || is_json))
+        .then(|| UsageScanner::new(ctx.response.is_sse));
+    ctx.response.verdict = verdict::pending(response, is_json, ctx);
+    if ctx.response.verdict.is_some() {
+        if let Some(exchange) = &ctx.slot {
+            exchange.hold_response();
+        }
+        return Ok(());
+    }
+    if ctx.may_go_elsewhere() && ctx.retries_on(ctx.response.status) {
+        return elsewhere(gateway, ctx, Reason::UpstreamReset);
+    }
+    settle(ctx);
     Ok(())
 }
 
-/// Statuses by which an endpoint says that it cannot serve this request now, and another may.
-fn is_elsewhere(status: StatusCode) -> bool {
-    matches!(status, StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE)
+/// The response is the one that the client gets: what was written to the index for it stays, or goes.
+fn settle(ctx: &mut Context) {
+    if let Some(plan) = &mut ctx.plan {
+        if (200..300).contains(&ctx.response.status) {
+            plan.confirm();
+        } else {
+            plan.discredit();
+        }
+    }
+    // No retry follows a head that goes out to the client.
+    ctx.body_share = None;
+}
+
+/// Ends this try and asks for another endpoint; goes on with this one when the retry budget is used up.
+fn elsewhere(gateway: &Gateway, ctx: &mut Context, reason: Reason) -> Result<()> {
+    let now = gateway.now();
+    if !ctx.plan.as_ref().is_some_and(|plan| plan.claim_retry(now)) {
+        settle(ctx);
+        return Ok(());
+    }
+    let status = ctx.response.status;
+    give_up(gateway, ctx, reason, true);
+    let mut error = Error::explain(ErrorType::HTTPStatus(status), "another endpoint is tried");
+    error.set_retry(true);
+    Err(error.into_up())
 }
 
 fn take_load_report(gateway: &Gateway, response: &ResponseHeader, ctx: &Context) {
@@ -117,17 +143,54 @@ fn take_load_report(gateway: &Gateway, response: &ResponseHeader, ctx: &Context)
     );
 }
 
-/// A piece of the response body.
-pub fn response_body(gateway: &Gateway, data: &[u8], ctx: &mut Context) {
-    if data.is_empty() {
-        return;
+/// A piece of the response body, or its end.
+///
+/// # Errors
+/// A retryable one when the whole response, which the client has not seen, is none.
+pub fn response_body(gateway: &Gateway, data: &[u8], end: bool, ctx: &mut Context) -> Result<()> {
+    if !data.is_empty() {
+        if ctx.response.first_byte_after.is_none() {
+            first_byte(gateway, ctx);
+        }
+        ctx.response.bytes += data.len();
+        if let Some(scanner) = &mut ctx.response.scanner {
+            scanner.push(data);
+        }
+        if let Some(verdict) = &mut ctx.response.verdict {
+            verdict.push(data);
+        }
     }
-    if ctx.response.first_byte_after.is_none() {
-        first_byte(gateway, ctx);
+    let decided = end || ctx.response.bytes > MAX_HELD_BYTES;
+    if decided && let Some(verdict) = ctx.response.verdict.take() {
+        return judge(gateway, ctx, &verdict, end);
     }
-    ctx.response.bytes += data.len();
-    if let Some(scanner) = &mut ctx.response.scanner {
-        scanner.push(data);
+    Ok(())
+}
+
+/// The response that was kept back is complete, or too long to be kept back further.
+fn judge(gateway: &Gateway, ctx: &mut Context, verdict: &verdict::Pending, end: bool) -> Result<()> {
+    if let Some(scanner) = ctx.response.scanner.take_if(|_| end) {
+        ctx.response.facts = scanner.finish();
+    }
+    match verdict.judge(ctx, end) {
+        Verdict::Good => {
+            settle(ctx);
+            Ok(())
+        }
+        Verdict::Busy => {
+            ctx.response.busy = true;
+            elsewhere(gateway, ctx, Reason::UpstreamReset)
+        }
+        Verdict::Failed => elsewhere(gateway, ctx, Reason::UpstreamReset),
+        Verdict::ShuttingDown => {
+            if let Some(plan) = &ctx.plan
+                && let Some(attempt) = &plan.attempt
+            {
+                let why = "the engine is shutting down";
+                plan.pool.eject(&attempt.endpoint, gateway.now(), why);
+            }
+            elsewhere(gateway, ctx, Reason::UpstreamReset)
+        }
     }
 }
 
@@ -145,27 +208,47 @@ fn first_byte(gateway: &Gateway, ctx: &mut Context) {
     }
 }
 
-/// Notes a failed try; true when another endpoint may be tried.
-pub fn failed(ctx: &mut Context, reason: Reason) -> bool {
+/// Notes a failed try; true when another endpoint is to be tried.
+pub fn failed(gateway: &Gateway, ctx: &mut Context, reason: Reason) -> bool {
+    let now = gateway.now();
+    let retry = ctx.plan.as_ref().is_some_and(|plan| plan.claim_retry(now));
+    give_up(gateway, ctx, reason, retry);
+    retry
+}
+
+fn give_up(gateway: &Gateway, ctx: &mut Context, reason: Reason, retry: bool) {
     ctx.failure = Some(reason);
     ctx.fresh_connection = false;
-    let Some(plan) = &mut ctx.plan else { return false };
-    let retry = plan.may_retry();
+    let busy = ctx.response.busy;
+    ctx.response = ResponseProgress::default();
+    let Some(plan) = &mut ctx.plan else { return };
     let endpoint = if reason == Reason::ConnectFailed {
         plan.never_sent()
     } else {
         plan.abandon()
     };
-    if let Some(endpoint) = endpoint
-        && retry
-    {
+    let Some(endpoint) = endpoint else { return };
+    if !busy {
+        plan.pool.failed(&endpoint, gateway.now());
+    }
+    if retry {
         endpoint.metrics.count_retry(reason.label());
     }
-    retry
 }
 
 /// What to do after an exchange broke: true when the request is to be tried again.
-pub fn broke(session: &Session, ctx: &mut Context, error: &Error, reused: bool) -> bool {
+pub fn broke(
+    gateway: &Gateway,
+    session: &Session,
+    ctx: &mut Context,
+    error: &mut Error,
+    reused: bool,
+) -> bool {
+    if error.etype == SILENT {
+        // It came by way of the client's side, where the waiting is done.
+        error.etype = ErrorType::ReadTimedout;
+        error.as_up();
+    }
     if let ErrorType::HTTPStatus(_) = error.etype() {
         return error.retry();
     }
@@ -176,12 +259,13 @@ pub fn broke(session: &Session, ctx: &mut Context, error: &Error, reused: bool) 
         ErrorType::ReadTimedout => Reason::UpstreamTimeout,
         _ => Reason::UpstreamReset,
     };
-    if reused && reason == Reason::UpstreamReset && !ctx.fresh_connection {
+    let nothing_came = ctx.response.status == 0;
+    if reused && nothing_came && reason == Reason::UpstreamReset && !ctx.fresh_connection {
         // The engine closed an idle connection just as the request was sent: once more, on a new one.
         ctx.retry_same = true;
         return true;
     }
-    failed(ctx, reason)
+    failed(gateway, ctx, reason)
 }
 
 fn response_started(session: &Session) -> bool {

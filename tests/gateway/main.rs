@@ -2,6 +2,7 @@
 
 mod bodies;
 mod contract;
+mod endings;
 mod framing;
 mod seeds;
 #[allow(

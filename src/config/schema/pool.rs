@@ -29,6 +29,16 @@ pub struct Pool {
     /// How many other endpoints are tried after a failure, only before any response byte.
     #[schemars(range(max = 100))]
     pub retries: u32,
+    /// Statuses after which another endpoint is tried. 429 is not among them: it passes with its Retry-After.
+    pub retry_on: Vec<u16>,
+    /// Bound on the load that retries add when many endpoints fail at once.
+    pub retry_budget: RetryBudget,
+    /// When endpoints whose requests fail are set aside.
+    pub ejection: Ejection,
+    /// An endpoint that became ready gets its share of requests little by little over this time. 0s: at once.
+    pub slow_start: Period,
+    /// How a stream ends that breaks after its first byte.
+    pub stream_errors: StreamErrors,
     /// What is known of the endpoints' KV caches.
     pub prefix_cache: PrefixCache,
     /// Where the endpoints publish their KV cache events. Used with `prefix_cache.source: kv-events`.
@@ -49,6 +59,11 @@ impl Default for Pool {
             health: Health::default(),
             timeouts: Timeouts::default(),
             retries: 2,
+            retry_on: vec![502, 503],
+            retry_budget: RetryBudget::default(),
+            ejection: Ejection::default(),
+            slow_start: Period::from_secs(10),
+            stream_errors: StreamErrors::default(),
             prefix_cache: PrefixCache::default(),
             kv_events: None,
             tokenizer: None,
@@ -158,6 +173,73 @@ impl Default for Timeouts {
             idle: Period::from_secs(300),
         }
     }
+}
+
+/// Bound on the load that retries add.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct RetryBudget {
+    /// Retries per request, over the last ten seconds.
+    #[schemars(range(min = 0, max = 10))]
+    pub ratio: f64,
+    /// Retries per second that are always allowed.
+    pub min_per_second: u32,
+}
+
+impl Default for RetryBudget {
+    fn default() -> Self {
+        Self {
+            ratio: 0.2,
+            min_per_second: 10,
+        }
+    }
+}
+
+/// When endpoints whose requests fail are set aside. Never more than half of the pool, and never the last one that is
+/// ready. Errors of clients (4xx) do not count.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Ejection {
+    /// Failed requests in a row after which an endpoint is set aside. 0: never for this reason.
+    pub consecutive_failures: u32,
+    /// Share of failed requests in a window after which it is set aside.
+    #[schemars(range(min = 0.01, max = 1))]
+    pub failure_ratio: f64,
+    /// Requests in a window below which the share says nothing.
+    pub min_requests: u32,
+    /// Length of a window.
+    pub window: Period,
+    /// First time out; afterwards it is tried with one request at a time. Doubled with each further time.
+    pub first_time: Period,
+    /// Longest time out.
+    pub longest_time: Period,
+    /// How long an engine may hold requests while none of its counters moves, before it counts as hung.
+    pub hung_after: Period,
+}
+
+impl Default for Ejection {
+    fn default() -> Self {
+        Self {
+            consecutive_failures: 5,
+            failure_ratio: 0.5,
+            min_requests: 20,
+            window: Period::from_secs(10),
+            first_time: Period::from_secs(5),
+            longest_time: Period::from_secs(300),
+            hung_after: Period::from_secs(60),
+        }
+    }
+}
+
+/// How a stream ends that breaks after its first byte.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum StreamErrors {
+    /// The connection is cut, so that any client can tell.
+    #[default]
+    Cut,
+    /// A last event carries the error, and the stream ends properly.
+    Event,
 }
 
 /// What is known of the endpoints' KV caches.

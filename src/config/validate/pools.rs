@@ -227,6 +227,7 @@ impl Check<'_> {
             failing,
         );
         self.positive(&format!("{path}.timeouts.idle"), pool.timeouts.idle, failing);
+        self.failing(pool, path);
         self.url_path(&pool.metrics.path, &format!("{path}.metrics.path"));
         self.url_path(&pool.health.path, &format!("{path}.health.path"));
         let (interval, stale) = (pool.metrics.interval, pool.metrics.stale_after);
@@ -243,6 +244,38 @@ impl Check<'_> {
             self.report(
                 &at,
                 fault.fix(format!("write `stale_after: {}`", super::Period(*interval * 3))),
+            );
+        }
+    }
+
+    /// Retries and ejection.
+    fn failing(&mut self, pool: &Pool, path: &str) {
+        for (i, status) in pool.retry_on.iter().enumerate() {
+            if !(500..=599).contains(status) {
+                let fault = Diagnostic::error(format!("`{status}` is no failure of an endpoint"))
+                    .expected("statuses from 500 to 599")
+                    .fix("remove it: other statuses pass to the client as they are");
+                self.report(&format!("{path}.retry_on[{i}]"), fault);
+            }
+        }
+        let ejection = &pool.ejection;
+        let at = |key: &str| format!("{path}.ejection.{key}");
+        self.positive(&at("window"), ejection.window, "nothing would be counted");
+        let at_once = "endpoints would be set aside and tried without end";
+        self.positive(&at("first_time"), ejection.first_time, at_once);
+        self.positive(
+            &at("hung_after"),
+            ejection.hung_after,
+            "every engine would count as hung",
+        );
+        if ejection.longest_time < ejection.first_time {
+            let fault = Diagnostic::error(format!(
+                "`longest_time` ({}) is shorter than `first_time` ({})",
+                ejection.longest_time, ejection.first_time
+            ));
+            self.report(
+                &at("longest_time"),
+                fault.fix("raise `longest_time` or lower `first_time`"),
             );
         }
     }
