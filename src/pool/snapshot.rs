@@ -52,21 +52,20 @@ pub struct Entry {
     /// The newest scrape and when it was taken.
     pub engine: EngineMetrics,
     pub sampled_at: Option<Mono>,
-    /// Requests picked for the endpoint before that sample.
+    /// Requests picked for the endpoint before that sample, and before the one before it.
     pub picked_at_sample: u64,
+    pub picked_at_previous: u64,
 }
 
+/// An engine that shows no queue admits this many more requests without one.
+const ADMITTED_WITHOUT_QUEUE: f64 = 16.0;
+
 impl Entry {
-    /// The scraped gauges, unless they are older than `stale_after`. What was sent there since the sample was
-    /// taken and has not ended counts as waiting: a gauge that moves only with the next scrape would send a whole
-    /// burst to the endpoint that looked idle.
+    /// The scraped gauges, unless they are older than `stale_after`, the queue corrected by [`Self::queue`].
     pub fn gauges(&self, now: Mono, stale_after: Duration) -> Scraped {
         match self.sampled_at {
             Some(at) if now.since(at) <= stale_after => Scraped {
-                waiting: self
-                    .engine
-                    .waiting
-                    .map(|waiting| waiting + self.sent_since_sample()),
+                waiting: self.engine.waiting.map(|waiting| self.queue(waiting)),
                 running: self.engine.running,
                 kv_usage: self.engine.kv_usage,
             },
@@ -74,11 +73,19 @@ impl Entry {
         }
     }
 
-    fn sent_since_sample(&self) -> f64 {
+    /// The engine's queue as it is now, as far as one gauge and the gateway's own picks tell.
+    ///
+    /// What came between the last two samples is no queue yet: an engine admits requests at the end of a step, so
+    /// each of them waits for a moment. And what was sent since the sample is in no gauge: where that is much, it
+    /// counts, or a whole burst would follow the gauge that looked best.
+    fn queue(&self, waiting: f64) -> f64 {
         let load = self.endpoint.load.sample();
-        load.picked
+        let just_came = self.picked_at_sample.saturating_sub(self.picked_at_previous);
+        let sent_since = load
+            .picked
             .saturating_sub(self.picked_at_sample)
-            .min(load.inflight.into()) as f64
+            .min(load.inflight.into());
+        (waiting - just_came as f64).max(0.0) + (sent_since as f64 - ADMITTED_WITHOUT_QUEUE).max(0.0)
     }
 }
 
@@ -113,11 +120,8 @@ mod tests {
     use crate::pool::{Identity, endpoint};
     use crate::telemetry::Metrics;
 
-    fn entry_after(
-        scrape: EngineMetrics,
-        sent_before: usize,
-        sent_after: usize,
-    ) -> (Entry, Vec<Reservation>) {
+    /// An endpoint that was sampled twice, with so many requests sent before, between and after the samples.
+    fn entry_after(scrape: EngineMetrics, sent: [usize; 3]) -> (Entry, Vec<Reservation>) {
         let metrics = Metrics::new().unwrap();
         let url = "http://127.0.0.1:1".parse().unwrap();
         let of = Identity {
@@ -132,42 +136,54 @@ mod tests {
             EndpointId(0),
             metrics.endpoint("p", "e"),
         ));
-        let send = |n: usize| {
-            (0..n)
-                .map(|_| Reservation::take(&endpoint.load, 10, 10))
-                .collect::<Vec<_>>()
-        };
-        let mut reservations = send(sent_before);
-        let picked = endpoint.load.sample().picked;
         let mut status = Status::new(endpoint.clone());
-        status.scraped(Mono::ZERO, picked, scrape);
-        reservations.extend(send(sent_after));
+        let mut reservations = Vec::new();
+        for (round, count) in sent.into_iter().enumerate() {
+            reservations.extend((0..count).map(|_| Reservation::take(&endpoint.load, 10, 10)));
+            if round < 2 {
+                status.scraped(Mono::ZERO, endpoint.load.sample().picked, scrape.clone());
+            }
+        }
         (status::snapshot(&[status]).entries[0].clone(), reservations)
     }
 
+    fn waiting(entry: &Entry) -> Option<f64> {
+        entry.gauges(Mono::ZERO, Duration::from_secs(1)).waiting
+    }
+
     #[test]
-    fn what_was_sent_since_the_sample_counts_as_waiting() {
+    fn what_just_came_is_no_queue_yet() {
         let scrape = EngineMetrics {
             waiting: Some(3.0),
             ..EngineMetrics::default()
         };
-        let (entry, mut reservations) = entry_after(scrape, 2, 4);
-        let waiting = |entry: &Entry| entry.gauges(Mono::ZERO, Duration::from_secs(1)).waiting;
+        assert_eq!(waiting(&entry_after(scrape.clone(), [9, 0, 0]).0), Some(3.0));
+        assert_eq!(waiting(&entry_after(scrape.clone(), [0, 2, 0]).0), Some(1.0));
+        assert_eq!(waiting(&entry_after(scrape, [0, 5, 0]).0), Some(0.0));
+    }
+
+    #[test]
+    fn a_burst_since_the_sample_counts_as_long_as_it_is_there() {
+        let scrape = EngineMetrics {
+            waiting: Some(3.0),
+            ..EngineMetrics::default()
+        };
+        let (entry, mut sent) = entry_after(scrape, [0, 0, 20]);
         assert_eq!(waiting(&entry), Some(7.0));
-        reservations.truncate(1);
-        assert_eq!(waiting(&entry), Some(4.0), "what has ended waits no more");
+        sent.truncate(10);
+        assert_eq!(waiting(&entry), Some(3.0));
     }
 
     #[test]
     fn unknown_and_stale_stay_unknown() {
-        let (entry, _sent) = entry_after(EngineMetrics::default(), 0, 4);
-        assert_eq!(entry.gauges(Mono::ZERO, Duration::from_secs(1)).waiting, None);
+        let (entry, _sent) = entry_after(EngineMetrics::default(), [0, 0, 40]);
+        assert_eq!(waiting(&entry), None);
         let scrape = EngineMetrics {
             waiting: Some(0.0),
             kv_usage: Some(0.5),
             ..EngineMetrics::default()
         };
-        let (entry, _sent) = entry_after(scrape, 0, 1);
+        let (entry, _sent) = entry_after(scrape, [0, 0, 1]);
         let late = Mono::from_secs_f64(1.5);
         assert_eq!(entry.gauges(late, Duration::from_secs(1)), Scraped::default());
     }

@@ -26,6 +26,7 @@ pub struct Status {
     engine: EngineMetrics,
     sampled_at: Option<Mono>,
     picked_at_sample: u64,
+    picked_at_previous: u64,
 }
 
 impl Status {
@@ -43,6 +44,7 @@ impl Status {
             engine: EngineMetrics::default(),
             sampled_at: None,
             picked_at_sample: 0,
+            picked_at_previous: 0,
         }
     }
 
@@ -67,6 +69,7 @@ impl Status {
 
     /// Takes a scrape; `picked` is what the endpoint's load counted when the page was asked for.
     pub fn scraped(&mut self, now: Mono, picked: u64, engine: EngineMetrics) {
+        self.picked_at_previous = self.picked_at_sample;
         self.picked_at_sample = picked;
         self.asleep = engine.awake == Some(false);
         let busy = self.endpoint.load.sample().inflight > 0;
@@ -172,6 +175,7 @@ impl Status {
             engine: self.engine.clone(),
             sampled_at: self.sampled_at,
             picked_at_sample: self.picked_at_sample,
+            picked_at_previous: self.picked_at_previous,
         }
     }
 }
