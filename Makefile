@@ -10,7 +10,7 @@ test: tools ## run every test
 check: tools ## formatting, lints and documentation
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps
+	RUSTDOCFLAGS="-D warnings" cargo doc --locked --no-deps --document-private-items
 
 tools: # what the build needs beside Rust and a C compiler
 	@scripts/need cmake

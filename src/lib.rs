@@ -4,16 +4,25 @@
 //! state as arguments; the shell ([`proxy`], [`datalayer`], [`admin`], [`lifecycle`]) holds the sockets
 //! and the clocks.
 
+#![warn(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "nothing that a client or an operator sends may end a thread"
+)]
+
 pub mod admin;
 pub mod cli;
 pub mod config;
 pub mod datalayer;
 pub mod kv_events;
 pub mod lifecycle;
+#[deny(clippy::disallowed_methods)]
 pub mod openai;
 pub mod pool;
+#[deny(clippy::disallowed_methods)]
 pub mod prefix;
 pub mod proxy;
+#[deny(clippy::disallowed_methods)]
 pub mod scheduling;
 pub mod sim;
 pub mod telemetry;

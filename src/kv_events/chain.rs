@@ -1,4 +1,4 @@
-//! Our own chained block hash over token ids: [`prefix`](crate::prefix)'s, over the ids as 4 bytes each.
+//! Our own chained block hash over token ids: [`crate::prefix`]'s, over the ids as 4 bytes each.
 //!
 //! The gateway computes it for a prompt, [`ownership`](super::ownership) for the blocks of an event; the engine's
 //! own hashes, which may be keyed by a random seed, are only names. Blocks of one LoRA adapter or cache salt never

@@ -139,12 +139,20 @@ struct BufferedSession {
 }
 
 impl BufferedSession {
+    #[expect(
+        clippy::expect_used,
+        reason = "an invariant of this type, whatever a client sends"
+    )]
     fn real(&self) -> &ServerSession {
         self.inner
             .as_ref()
             .expect("the real session is taken only by drop")
     }
 
+    #[expect(
+        clippy::expect_used,
+        reason = "an invariant of this type, whatever a client sends"
+    )]
     fn real_mut(&mut self) -> &mut ServerSession {
         self.inner
             .as_mut()
