@@ -12,6 +12,7 @@ pub mod status;
 pub mod tokens;
 
 mod pick;
+mod prefill_due;
 mod slow_start;
 mod stand_still;
 
@@ -27,6 +28,7 @@ use crate::time::Mono;
 use arc_swap::ArcSwap;
 use ejection::EjectionLimits;
 use parking_lot::Mutex;
+use prefill_due::PrefillDue;
 use prometheus::Histogram;
 use rand_pcg::Pcg64Mcg;
 use retry_budget::{RetryBudget, RetryLimits};
@@ -92,6 +94,7 @@ pub struct Pool {
 struct Picker {
     scheduler: Scheduler,
     rng: Pcg64Mcg,
+    prefill_due: PrefillDue,
 }
 
 impl Pool {
@@ -119,6 +122,7 @@ impl Pool {
             picker: Mutex::new(Picker {
                 scheduler,
                 rng: Pcg64Mcg::new(u128::from(seed)),
+                prefill_due: PrefillDue::default(),
             }),
         }
     }

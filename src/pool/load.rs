@@ -43,42 +43,63 @@ impl Load {
 /// One request's share of an endpoint's load, taken when the endpoint is picked and given back by drop.
 #[derive(Debug)]
 pub struct Reservation {
-    load: Arc<Load>,
-    pending_prefill_tokens: i64,
+    pending: Arc<PendingPrefill>,
     active_tokens: i64,
+}
+
+/// Its uncached tokens until its prefill is done.
+#[derive(Debug)]
+pub struct PendingPrefill {
+    load: Arc<Load>,
+    tokens: AtomicI64,
+}
+
+impl PendingPrefill {
+    /// The prefill is done. Later calls do nothing.
+    pub fn release(&self) {
+        let tokens = self.tokens.swap(0, Ordering::Relaxed);
+        self.load
+            .pending_prefill_tokens
+            .fetch_sub(tokens, Ordering::Relaxed);
+    }
 }
 
 impl Reservation {
     /// Counts a request with `uncached_tokens` to prefill and `context_tokens` of context.
     pub fn take(load: &Arc<Load>, uncached_tokens: u32, context_tokens: u32) -> Self {
-        let (pending, active) = (i64::from(uncached_tokens), i64::from(context_tokens));
+        let (tokens, active_tokens) = (i64::from(uncached_tokens), i64::from(context_tokens));
         load.picked.fetch_add(1, Ordering::Relaxed);
         load.inflight.fetch_add(1, Ordering::Relaxed);
-        load.pending_prefill_tokens.fetch_add(pending, Ordering::Relaxed);
-        load.active_tokens.fetch_add(active, Ordering::Relaxed);
-        Self {
+        load.pending_prefill_tokens.fetch_add(tokens, Ordering::Relaxed);
+        load.active_tokens.fetch_add(active_tokens, Ordering::Relaxed);
+        let pending = PendingPrefill {
             load: load.clone(),
-            pending_prefill_tokens: pending,
-            active_tokens: active,
+            tokens: AtomicI64::new(tokens),
+        };
+        Self {
+            pending: Arc::new(pending),
+            active_tokens,
         }
     }
 
     /// The first response byte came: the prefill is done. Later calls do nothing.
-    pub fn prefill_done(&mut self) {
-        let pending = std::mem::take(&mut self.pending_prefill_tokens);
-        self.load
-            .pending_prefill_tokens
-            .fetch_sub(pending, Ordering::Relaxed);
+    pub fn prefill_done(&self) {
+        self.pending.release();
+    }
+
+    /// The part that ends with the prefill.
+    pub const fn pending(&self) -> &Arc<PendingPrefill> {
+        &self.pending
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.prefill_done();
-        self.load
-            .active_tokens
+        let load = &self.pending.load;
+        load.active_tokens
             .fetch_sub(self.active_tokens, Ordering::Relaxed);
-        self.load.inflight.fetch_sub(1, Ordering::Relaxed);
+        load.inflight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -89,7 +110,7 @@ mod tests {
     #[test]
     fn counts_return_to_zero_on_every_path() {
         let load = Arc::new(Load::default());
-        let mut streaming = Reservation::take(&load, 900, 1_000);
+        let streaming = Reservation::take(&load, 900, 1_000);
         let dropped_early = Reservation::take(&load, 50, 80);
         assert_eq!(
             load.sample(),

@@ -34,6 +34,7 @@ impl Pool {
     pub fn place(self: &Arc<Self>, prompt: Prompt, now: Mono) -> Plan {
         let snapshot = self.snapshot.load_full();
         let mut picker = self.picker.lock();
+        picker.prefill_due.release(now);
         let decision = self.decide(&snapshot, &prompt, &mut picker, now);
         let attempt = decision.chosen().and_then(|chosen| {
             let entry = snapshot.by_id(chosen.id)?;
@@ -170,6 +171,9 @@ impl Pool {
             .saturating_add(if prompt.keys.is_some() { output } else { 0 });
         let endpoint = entry.endpoint.clone();
         let reservation = Reservation::take(&endpoint.load, uncached, context);
+        if let Some(predicted_s) = dispatch.predicted_first_byte_s.filter(|_| !prompt.stream) {
+            picker.prefill_due.expect(now, predicted_s, reservation.pending());
+        }
         let mut provisional = SmallVec::<[Provisional; 1]>::new();
         if prompt.fills_cache {
             provisional.extend(prompt.chains().map(|chain| self.index.store(endpoint.id, chain)));
