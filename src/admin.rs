@@ -1,6 +1,7 @@
 //! The admin port: health, metrics, endpoints, decisions, explain and the dashboard.
 
 mod explain;
+pub mod guard;
 mod page;
 mod routes;
 pub mod stats;
@@ -30,6 +31,7 @@ const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Admin {
     pub gateway: Arc<Gateway>,
     pub readiness: Readiness,
+    pub guard: guard::Guard,
     /// Largest body of an explain request.
     pub max_body_bytes: usize,
 }
@@ -76,6 +78,9 @@ impl Admin {
         self: Arc<Self>,
         request: Request<Incoming>,
     ) -> Result<Response<Full<Bytes>>, Infallible> {
+        if let Some(why) = self.guard.refusal(request.headers()) {
+            return Ok(routes::error(403, why));
+        }
         let (head, body) = request.into_parts();
         let body = match Limited::new(body, self.max_body_bytes).collect().await {
             Ok(body) => body.to_bytes(),

@@ -27,6 +27,7 @@ use crate::telemetry::Metrics;
 use crate::time::Mono;
 use arc_swap::ArcSwap;
 use ejection::EjectionLimits;
+use http::HeaderValue;
 use parking_lot::Mutex;
 use prefill_due::PrefillDue;
 use prometheus::Histogram;
@@ -59,6 +60,8 @@ pub struct Settings {
     pub ejection: EjectionLimits,
     /// How long an endpoint that became ready is spared.
     pub slow_start: Duration,
+    /// `Authorization` of requests to the endpoints, instead of the client's.
+    pub api_key: Option<HeaderValue>,
     /// A stream that breaks ends with an error event instead of a cut connection.
     pub error_event: bool,
     /// Scraped values older than this are unknown.

@@ -1,7 +1,9 @@
 //! The proxy: Pingora's phases in the order in which a request passes them.
 
+pub mod auth;
 pub mod body;
 pub mod budget;
+pub mod cors;
 pub mod error;
 pub mod guarded;
 
@@ -12,12 +14,13 @@ mod finish;
 mod framing;
 mod headers;
 pub mod inspect;
+mod models;
 mod upstream;
 mod verdict;
 
 pub use context::Context;
 
-use crate::config::schema::ResponseHeaders;
+use crate::config::schema::{Forwarded, ResponseHeaders};
 use crate::lifecycle::Drain;
 use crate::openai::PathKind;
 use crate::pool::Pools;
@@ -27,11 +30,14 @@ use crate::telemetry::decisions::RecentDecisions;
 use crate::time::Mono;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use auth::ApiKeys;
 use body::{BodyError, BodyLimits};
 use budget::BodyBudget;
 use bytes::Bytes;
 use context::Refusal;
+use cors::Origins;
 use error::Reason;
+use pingora_core::connectors::http::Connector;
 use pingora_core::modules::http::HttpModules;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, Result};
@@ -51,14 +57,19 @@ pub struct Gateway {
     pub access_log: AccessLog,
     pub decisions: RecentDecisions,
     pub drain: Drain,
+    /// Connections for what the gateway itself asks endpoints.
+    pub connector: Arc<Connector>,
 }
 
 /// What the configuration says of every request.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Settings {
     pub body: BodyLimits,
     /// Largest request line and headers together, in bytes.
     pub max_header_bytes: u64,
+    pub api_keys: ApiKeys,
+    pub cors: Origins,
+    pub forwarded: Forwarded,
     pub response_headers: ResponseHeaders,
     /// Share of successful requests in the access log, 0..=1.
     pub access_log_sample: f64,
@@ -88,13 +99,16 @@ impl ProxyHttp for Proxy {
 
     async fn early_request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
         guarded::restore_session(session);
-        headers::admit(session.req_header(), &self.0.settings, ctx);
+        headers::admit(session, &self.0.settings, ctx);
         Ok(())
     }
 
     /// Reads the body, decides where the request goes, and puts the replaying session in place; `true` when the request
     /// has been answered.
     async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+        if self.0.answers_itself(session, ctx).await? {
+            return Ok(true);
+        }
         if ctx.refused.is_none() && !session.as_mut().is_body_empty() {
             let mut share = self.0.budget.share();
             match body::read(session, self.0.settings.body, &mut share).await {
@@ -133,7 +147,7 @@ impl ProxyHttp for Proxy {
         request: &mut RequestHeader,
         ctx: &mut Context,
     ) -> Result<()> {
-        headers::to_upstream(request, ctx)
+        headers::to_upstream(request, &self.0.settings, ctx)
     }
 
     async fn upstream_response_filter(
@@ -154,7 +168,7 @@ impl ProxyHttp for Proxy {
         response: &mut ResponseHeader,
         ctx: &mut Context,
     ) -> Result<()> {
-        headers::to_client(response, ctx)
+        headers::to_client(response, &self.0.settings, ctx)
     }
 
     fn response_body_filter(

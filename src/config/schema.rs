@@ -3,9 +3,11 @@
 //!
 //! Defaults live in the `Default` implementations and nowhere else.
 
+mod front;
 mod pool;
 mod scheduling;
 
+pub use front::{Auth, Cors, Forwarded, ForwardedFor, Secret};
 pub use pool::{
     Auto, Ejection, Endpoint, Health, KvEvents, Metrics, Pool, PrefixCache, PrefixSource, RetryBudget,
     StreamErrors, Timeouts, Tokenizer,
@@ -36,6 +38,12 @@ pub struct Config {
     pub threads: Option<NonZeroUsize>,
     /// Bounds on what clients may send.
     pub limits: Limits,
+    /// API keys of clients.
+    pub auth: Auth,
+    /// Pages of other sites that may ask from a browser.
+    pub cors: Cors,
+    /// What endpoints are told of clients.
+    pub forwarded: Forwarded,
     /// When responses carry the `x-homing-*` headers that tell where a request went and why.
     pub response_headers: ResponseHeaders,
     /// One JSON line per request. Prompt text is never written.
@@ -55,6 +63,9 @@ impl Default for Config {
             admin: Admin::default(),
             threads: None,
             limits: Limits::default(),
+            auth: Auth::default(),
+            cors: Cors::default(),
+            forwarded: Forwarded::default(),
             response_headers: ResponseHeaders::default(),
             access_log: AccessLog::default(),
             shutdown: Shutdown::default(),
@@ -71,12 +82,16 @@ pub struct Admin {
     /// Address of the admin port. It can drain endpoints and asks for no password: keep it on loopback.
     #[schemars(schema_with = "listen_schema")]
     pub listen: SocketAddr,
+    /// Host names by which the port may be asked, beside `localhost` and IP addresses; `*`: any. Guards against
+    /// pages that lead a browser here.
+    pub allowed_hosts: Vec<String>,
 }
 
 impl Default for Admin {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9901)),
+            allowed_hosts: Vec::new(),
         }
     }
 }

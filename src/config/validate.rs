@@ -1,5 +1,6 @@
 //! Does the configuration make sense? Every fault of meaning at once, each at its value's place.
 
+mod front;
 mod pools;
 mod scheduling;
 mod unsupported;
@@ -22,6 +23,7 @@ pub(super) fn validate(config: &Config, tree: &Node, damaged: &[String]) -> Vec<
     };
     check.listeners(config);
     check.limits(config);
+    check.front(config);
     check.access_log(config);
     check.pools(config);
     check.unsupported(config);

@@ -1,11 +1,13 @@
 //! Reads one page of an endpoint over a kept connection.
 
+use crate::pool::Endpoint;
 use bytes::BytesMut;
-use http::header;
+use http::{HeaderValue, header};
 use pingora_core::connectors::http::Connector;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_http::RequestHeader;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Largest page that is read; vLLM's metrics are some 50 kB.
@@ -40,7 +42,7 @@ impl FetchError {
 
 /// A page to be read again and again.
 pub struct Page {
-    connector: Connector,
+    connector: Arc<Connector>,
     tls: bool,
     sni: String,
     request: RequestHeader,
@@ -57,9 +59,40 @@ impl Page {
         request.insert_header(header::HOST, host)?;
         let tls = sni.is_some();
         Ok(Self {
-            connector: Connector::new(None),
+            connector: Arc::new(Connector::new(None)),
             tls,
             sni: sni.unwrap_or_default().to_owned(),
+            request,
+            timeout,
+        })
+    }
+
+    /// A page of `endpoint` over connections of `connector`, with `key` as its `Authorization`.
+    ///
+    /// # Errors
+    /// When `path` cannot stand in a request.
+    pub fn with(
+        connector: Arc<Connector>,
+        endpoint: &Endpoint,
+        path: &str,
+        key: Option<&HeaderValue>,
+        timeout: Duration,
+    ) -> Result<Self, FetchError> {
+        let mut request = RequestHeader::build("GET", path.as_bytes(), Some(2))?;
+        request.insert_header(header::HOST, endpoint.host_header.clone())?;
+        if let Some(key) = key {
+            request.insert_header(header::AUTHORIZATION, key.clone())?;
+        }
+        let tls = endpoint.url.is_tls();
+        let sni = if tls {
+            endpoint.url.host().to_owned()
+        } else {
+            String::new()
+        };
+        Ok(Self {
+            connector,
+            tls,
+            sni,
             request,
             timeout,
         })

@@ -1,16 +1,19 @@
 //! Builds the gateway from its configuration and runs it.
 
 use super::{Drain, Readiness, supervisor};
+use crate::admin::guard::Guard;
 use crate::admin::{self, Admin};
 use crate::config::Config;
-use crate::config::schema::{self, AccessLogTarget, StreamErrors};
+use crate::config::schema::{self, AccessLogTarget, Secret, StreamErrors};
 use crate::datalayer::watch::Watch;
 use crate::pool::ejection::EjectionLimits;
 use crate::pool::retry_budget::RetryLimits;
 use crate::pool::{self, CHUNK_BYTES, Endpoint, Identity, Pool, Pools};
 use crate::prefix::PrefixIndex;
+use crate::proxy::auth::ApiKeys;
 use crate::proxy::body::BodyLimits;
 use crate::proxy::budget::BodyBudget;
+use crate::proxy::cors::Origins;
 use crate::proxy::guarded::{ConnectionLimits, Guarded};
 use crate::proxy::{Gateway, Proxy, Settings};
 use crate::scheduling::Scheduler;
@@ -19,7 +22,9 @@ use crate::telemetry::access_log::AccessLog;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use http::HeaderValue;
 use parking_lot::Mutex;
+use pingora_core::connectors::http::Connector;
 use pingora_core::listeners::ListenerConfig;
 use pingora_core::server::configuration::ServerConf;
 use pingora_core::server::{RunArgs, Server, ShutdownSignal, ShutdownSignalWatch, ShutdownWatch};
@@ -60,6 +65,10 @@ pub fn run(config: &Config) -> anyhow::Result<()> {
         admin_listener: Mutex::new(Some(admin_listener)),
         watches: Mutex::new(watches(config, &gateway)),
         max_body_bytes: usize::try_from(config.limits.request_body.0)?,
+        guard: Guard {
+            listen: config.admin.listen,
+            allowed_hosts: config.admin.allowed_hosts.clone(),
+        },
         grace: config.shutdown.grace.0,
     };
     server.add_service(background_service("control", control));
@@ -91,6 +100,9 @@ pub fn gateway(config: &Config) -> anyhow::Result<Gateway> {
                 timeout: config.limits.body_timeout.0,
             },
             max_header_bytes: config.limits.request_headers.0,
+            api_keys: ApiKeys::new(&config.auth.keys, config.auth.file.as_deref()).context("auth.file")?,
+            cors: Origins::new(&config.cors.allow_origins),
+            forwarded: config.forwarded.clone(),
             response_headers: config.response_headers,
             access_log_sample: config.access_log.sample,
         },
@@ -98,6 +110,7 @@ pub fn gateway(config: &Config) -> anyhow::Result<Gateway> {
         access_log: access_log(&config.access_log.to)?,
         decisions: Default::default(),
         drain: Drain::default(),
+        connector: Arc::new(Connector::new(None)),
         metrics,
     })
 }
@@ -149,6 +162,7 @@ fn pool(of: &schema::Pool, index: &Arc<PrefixIndex>, metrics: &Metrics) -> anyho
         },
         ejection: ejection(&of.ejection),
         slow_start: of.slow_start.0,
+        api_key: of.api_key.as_ref().map(bearer).transpose()?,
         error_event: of.stream_errors == StreamErrors::Event,
         stale_after: of.metrics.stale_after.0,
         connect_timeout: of.timeouts.connect.0,
@@ -167,6 +181,12 @@ fn pool(of: &schema::Pool, index: &Arc<PrefixIndex>, metrics: &Metrics) -> anyho
         metrics,
         rand::random(),
     ))
+}
+
+fn bearer(key: &Secret) -> anyhow::Result<HeaderValue> {
+    let mut value = HeaderValue::try_from(format!("Bearer {}", key.0)).context("api_key")?;
+    value.set_sensitive(true);
+    Ok(value)
 }
 
 fn ejection(of: &schema::Ejection) -> EjectionLimits {
@@ -251,6 +271,7 @@ struct Control {
     admin_listener: Mutex<Option<std::net::TcpListener>>,
     watches: Mutex<Vec<Watch>>,
     max_body_bytes: usize,
+    guard: Guard,
     grace: Duration,
 }
 
@@ -261,6 +282,7 @@ impl BackgroundService for Control {
             gateway: self.gateway.clone(),
             readiness: self.readiness.clone(),
             max_body_bytes: self.max_body_bytes,
+            guard: self.guard.clone(),
         };
         if let Some(listener) = self
             .admin_listener

@@ -1,8 +1,8 @@
 //! Answers that the gateway gives itself.
 
-use super::buffered;
 use super::context::{Context, Refusal};
 use super::error::Reason;
+use super::{buffered, cors};
 use bytes::Bytes;
 use http::header;
 use pingora_core::protocols::http::ServerSession;
@@ -131,6 +131,10 @@ async fn write(session: &mut Session, ctx: &Context, close: bool) -> Result<()> 
     let (head, body) = build(refusal, &ctx.request_id)?;
     if close {
         session.set_keepalive(None);
+    }
+    let mut head = head;
+    if let Some(origin) = ctx.cors_origin.clone() {
+        cors::permit(&mut head, origin)?;
     }
     let is_head = session.req_header().method == http::Method::HEAD;
     session

@@ -9,6 +9,8 @@ use crate::openai::PathKind;
 use crate::openai::{ResponseFacts, UsageScanner};
 use crate::pool::Plan;
 use bytes::Bytes;
+use http::HeaderValue;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// Per-request state. Pingora makes one for each request and hands it to every phase.
@@ -28,6 +30,10 @@ pub struct Context {
     /// The decision and the endpoint being tried; `None` before the body has been read.
     pub plan: Option<Plan>,
     pub explain: bool,
+    /// The origin whose pages may read the response.
+    pub cors_origin: Option<HeaderValue>,
+    /// The client's address and whether it came by TLS, when endpoints are to be told.
+    pub client: Option<(IpAddr, bool)>,
     /// The client itself asked for the engine's load report.
     pub wants_load_report: bool,
     /// What the gateway answered itself, or will.
@@ -108,6 +114,8 @@ impl Context {
             body_share: None,
             plan: None,
             explain: false,
+            cors_origin: None,
+            client: None,
             wants_load_report: false,
             refused: None,
             failure: None,

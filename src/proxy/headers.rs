@@ -3,21 +3,37 @@
 use super::Settings;
 use super::context::{Context, Refusal};
 use super::error::Reason;
-use crate::config::schema::ResponseHeaders;
+use super::{auth, cors};
+use crate::config::schema::{Forwarded, ForwardedFor, ResponseHeaders};
 use crate::datalayer::load_header;
 use crate::openai::PathKind;
-use http::{HeaderName, HeaderValue, Version, header};
+use http::{HeaderName, HeaderValue, Method, Version, header};
 use pingora_core::Result;
 use pingora_http::{RequestHeader, ResponseHeader};
+use pingora_proxy::Session;
+use std::net::IpAddr;
 
 const LOAD_FORMAT: HeaderName = HeaderName::from_static(load_header::REQUEST_HEADER);
 const LOAD_REPORT: HeaderName = HeaderName::from_static(load_header::RESPONSE_HEADER);
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// The gateway's entry in `via` (RFC 9110, section 7.6.3).
+const VIA: &str = "1.1 homing";
 const EXPLAIN: HeaderName = HeaderName::from_static("x-homing-explain");
 
-/// Notes what the headers say of the request, and refuses it when they are too large.
-pub fn admit(request: &RequestHeader, settings: &Settings, ctx: &mut Context) {
-    ctx.path_kind = PathKind::of(request.uri.path());
+/// Notes what the headers say of the request, and refuses it when they are too large or lack a key.
+pub fn admit(session: &Session, settings: &Settings, ctx: &mut Context) {
+    let request = session.req_header();
+    // Whatever is asked of a path that takes prompts by another method carries none.
+    ctx.path_kind = match (PathKind::of(request.uri.path()), &request.method) {
+        (PathKind::Models, _) => PathKind::Models,
+        (kind, &Method::POST) => kind,
+        _ => PathKind::Other,
+    };
+    ctx.cors_origin = settings.cors.allowed(request);
+    if settings.forwarded != Forwarded::default() {
+        ctx.client = client(session);
+    }
     ctx.request_id = request_id(request);
     ctx.wants_load_report = request.headers.contains_key(&LOAD_FORMAT);
     ctx.explain = match settings.response_headers {
@@ -27,7 +43,16 @@ pub fn admit(request: &RequestHeader, settings: &Settings, ctx: &mut Context) {
     };
     if header_bytes(request) > settings.max_header_bytes {
         ctx.refused = Some(Refusal::plain(Reason::HeadersTooLarge));
+    } else if !settings.cors.answers(request) && !settings.api_keys.allow(&request.headers) {
+        ctx.refused = Some(Refusal::plain(Reason::Unauthorized));
     }
+}
+
+fn client(session: &Session) -> Option<(IpAddr, bool)> {
+    let digest = session.downstream_session.digest();
+    let tls = digest.is_some_and(|digest| digest.ssl_digest.is_some());
+    let ip = session.client_addr()?.as_inet()?.ip();
+    Some((ip.to_canonical(), tls))
 }
 
 fn request_id(request: &RequestHeader) -> String {
@@ -51,7 +76,7 @@ fn header_bytes(request: &RequestHeader) -> u64 {
 }
 
 /// Makes the request the endpoint's own: its host, one clean framing, and the gateway's request id.
-pub fn to_upstream(request: &mut RequestHeader, ctx: &Context) -> Result<()> {
+pub fn to_upstream(request: &mut RequestHeader, settings: &Settings, ctx: &Context) -> Result<()> {
     let Some(attempt) = ctx.plan.as_ref().and_then(|plan| plan.attempt.as_ref()) else {
         return Ok(());
     };
@@ -68,21 +93,63 @@ pub fn to_upstream(request: &mut RequestHeader, ctx: &Context) -> Result<()> {
         request.insert_header(header::CONTENT_LENGTH, HeaderValue::from(ctx.request_bytes))?;
     }
     request.insert_header(REQUEST_ID, ctx.request_id.as_str())?;
+    let api_key = ctx
+        .plan
+        .as_ref()
+        .and_then(|plan| plan.pool.settings.api_key.as_ref());
+    if settings.api_keys.are_required() || api_key.is_some() {
+        auth::strip(request);
+    }
+    if let Some(key) = api_key {
+        request.insert_header(header::AUTHORIZATION, key.clone())?;
+    }
+    forward(request, &settings.forwarded, ctx)?;
     if !ctx.wants_load_report && ctx.path_kind.carries_prompt() {
         request.insert_header(LOAD_FORMAT, "json")?;
     }
     Ok(())
 }
 
+/// Tells the endpoint of the client, as far as configured.
+fn forward(request: &mut RequestHeader, forwarded: &Forwarded, ctx: &Context) -> Result<()> {
+    if let Some((ip, tls)) = ctx.client {
+        if forwarded.r#for == ForwardedFor::Replace {
+            request.remove_header(&FORWARDED_FOR);
+        }
+        if forwarded.r#for != ForwardedFor::Pass {
+            let before = request.headers.get_all(&FORWARDED_FOR).iter();
+            let mut hops: Vec<String> = before
+                .filter_map(|value| value.to_str().ok().map(str::to_owned))
+                .collect();
+            hops.push(ip.to_string());
+            request.insert_header(FORWARDED_FOR, hops.join(", "))?;
+        }
+        if forwarded.proto {
+            request.insert_header("x-forwarded-proto", if tls { "https" } else { "http" })?;
+        }
+    }
+    if forwarded.via {
+        request.append_header(header::VIA, VIA)?;
+    }
+    Ok(())
+}
+
 /// Adds the gateway's headers to an endpoint's response and hides what only the gateway asked for.
-pub fn to_client(response: &mut ResponseHeader, ctx: &Context) -> Result<()> {
+pub fn to_client(response: &mut ResponseHeader, settings: &Settings, ctx: &Context) -> Result<()> {
     if response.status.is_informational() {
         return Ok(());
     }
+    end_hop(response);
     if !ctx.wants_load_report {
         response.remove_header(&LOAD_REPORT);
     }
     response.insert_header(REQUEST_ID, ctx.request_id.as_str())?;
+    if settings.forwarded.via {
+        response.append_header(header::VIA, VIA)?;
+    }
+    if let Some(origin) = ctx.cors_origin.clone() {
+        cors::permit(response, origin)?;
+    }
     if response.version == Version::HTTP_2 {
         response.set_version(Version::HTTP_11);
     }
@@ -91,6 +158,21 @@ pub fn to_client(response: &mut ResponseHeader, ctx: &Context) -> Result<()> {
     } else {
         Ok(())
     }
+}
+
+/// Removes what the endpoint said of its own connection (RFC 9110, section 7.6.1). Pingora does so for requests only.
+fn end_hop(response: &mut ResponseHeader) {
+    if let Some(connection) = response.remove_header(&header::CONNECTION) {
+        let names = connection.to_str().unwrap_or_default().split(',');
+        // `close` and `keep-alive` are names of no header, or of one that goes anyway.
+        for name in names.map(|name| name.trim().to_ascii_lowercase()) {
+            if !matches!(name.as_str(), "content-length" | "transfer-encoding") {
+                response.remove_header(name.as_str());
+            }
+        }
+    }
+    response.remove_header("keep-alive");
+    response.remove_header("proxy-connection");
 }
 
 fn explain(response: &mut ResponseHeader, ctx: &Context) -> Result<()> {

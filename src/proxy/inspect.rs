@@ -3,12 +3,13 @@
 use super::answer;
 use super::context::{Context, Refusal};
 use super::error::Reason;
-use super::{Gateway, PathKind};
+use super::{Gateway, PathKind, cors, models};
 use crate::openai::{Peek, PromptSink};
 use crate::pool::{CHUNK_BYTES, MAX_CHUNKS, Pool, Pools, Prompt, State};
 use crate::prefix::{ChainHasher, Chunking, seed};
 use http::HeaderMap;
-use pingora_core::Error;
+use http::header::AUTHORIZATION;
+use pingora_core::{Error, Result};
 use pingora_proxy::Session;
 use std::sync::Arc;
 use std::time::Instant;
@@ -32,6 +33,31 @@ impl PromptSink for ChainHasher {
 }
 
 impl Gateway {
+    /// Answers what needs no endpoint of its own: preflights and the list of models.
+    pub(super) async fn answers_itself(&self, session: &mut Session, ctx: &Context) -> Result<bool> {
+        if ctx.refused.is_some() {
+            return Ok(false);
+        }
+        if self.settings.cors.answers(session.req_header()) {
+            cors::preflight(session, ctx.cors_origin.clone()).await?;
+            return Ok(true);
+        }
+        if models::asks_for_list(session.req_header(), ctx) && session.as_mut().is_body_empty() {
+            // With keys of the gateway's own, the client's is none of the endpoints'.
+            let own_keys = self.settings.api_keys.are_required();
+            let client_key = session
+                .req_header()
+                .headers
+                .get(AUTHORIZATION)
+                .filter(|_| !own_keys);
+            if let Some(list) = self.models(client_key.cloned().as_ref()).await {
+                models::answer(session, ctx, list).await?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Makes the request's plan, or refuses the request when no pool serves its model or no endpoint can take it.
     pub(super) fn decide(&self, session: &Session, ctx: &mut Context) {
         let started = Instant::now();

@@ -4,6 +4,7 @@ mod bodies;
 mod contract;
 mod endings;
 mod framing;
+mod front;
 mod seeds;
 #[allow(
     dead_code,

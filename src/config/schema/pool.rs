@@ -2,7 +2,7 @@
 
 use super::super::address::EndpointUrl;
 use super::super::units::Period;
-use super::Scheduling;
+use super::{Scheduling, Secret};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
@@ -20,6 +20,9 @@ pub struct Pool {
     pub models: Vec<String>,
     /// The model servers.
     pub endpoints: Vec<Endpoint>,
+    /// The endpoints' own API key (vLLM's `--api-key`); sent instead of what the client sent.
+    #[schemars(example = "${VLLM_API_KEY}")]
+    pub api_key: Option<Secret>,
     /// How the endpoints' metrics are read.
     pub metrics: Metrics,
     /// How the endpoints' health is checked.
@@ -55,6 +58,7 @@ impl Default for Pool {
             name: "default".to_owned(),
             models: Vec::new(),
             endpoints: Vec::new(),
+            api_key: None,
             metrics: Metrics::default(),
             health: Health::default(),
             timeouts: Timeouts::default(),

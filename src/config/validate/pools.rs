@@ -29,6 +29,7 @@ impl Check<'_> {
         for (i, pool) in config.pools.iter().enumerate() {
             let path = format!("pools[{i}]");
             self.endpoints(pool, &path, &mut urls);
+            self.api_key(pool, &path);
             self.loops(config, pool, &path);
             self.watching(pool, &path);
             self.prefix_cache(pool, &path);
@@ -244,6 +245,17 @@ impl Check<'_> {
             self.report(
                 &at,
                 fault.fix(format!("write `stale_after: {}`", super::Period(*interval * 3))),
+            );
+        }
+    }
+
+    fn api_key(&mut self, pool: &Pool, path: &str) {
+        let Some(key) = &pool.api_key else { return };
+        if key.0.is_empty() || http::HeaderValue::try_from(&key.0).is_err() {
+            let fault = Diagnostic::error("this API key cannot stand in a header");
+            self.report(
+                &format!("{path}.api_key"),
+                fault.expected("printable characters on one line"),
             );
         }
     }

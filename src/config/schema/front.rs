@@ -1,0 +1,88 @@
+//! The data port's front: who may ask, from which pages, and what endpoints are told of clients.
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Cow;
+use std::fmt;
+use std::path::PathBuf;
+
+/// API keys of clients, sent as `Authorization: Bearer KEY` or `x-api-key: KEY`. Without keys everybody may ask.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Auth {
+    /// SHA-256 of each key in hexadecimal: `printf %s KEY | sha256sum`. Keys must be long and random.
+    pub keys: Vec<String>,
+    /// File with more of them, one per line; what follows a `#` is a comment. Read again on reload.
+    #[schemars(example = "/etc/homing/keys")]
+    pub file: Option<PathBuf>,
+}
+
+/// Pages of other sites that may ask from a browser.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Cors {
+    /// Origins such as https://chat.example, or `*` for all: the gateway then answers preflight requests itself,
+    /// without an API key. Empty: CORS is left to the endpoints.
+    pub allow_origins: Vec<String>,
+}
+
+/// What endpoints are told of clients.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Forwarded {
+    /// `x-forwarded-for`: the client's address.
+    pub r#for: ForwardedFor,
+    /// Set `x-forwarded-proto` to http or https.
+    pub proto: bool,
+    /// Add the gateway to `via`, in requests and responses.
+    pub via: bool,
+}
+
+/// What happens to `x-forwarded-for`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum ForwardedFor {
+    /// It passes as it came.
+    #[default]
+    Pass,
+    /// The client's address is added to it.
+    Append,
+    /// It is the client's address alone: whatever the client sent is dropped.
+    Replace,
+}
+
+/// A word that is never shown: neither in logs nor by `homing check`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub String);
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str("(hidden)")
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(Self)
+    }
+}
+
+impl JsonSchema for Secret {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Secret".into()
+    }
+
+    fn json_schema(_generator: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string" })
+    }
+}
