@@ -318,3 +318,68 @@ fn a_reset_from_outside_empties_the_index() {
     receiver.deliver(&engine, 0);
     assert_eq!(receiver.index.len(), 2);
 }
+
+/// How many names each block is held under: a made-up stream may give a block several.
+#[derive(Default)]
+struct Names(HashMap<BlockHash, u32>);
+
+impl BlockSink for Names {
+    fn insert(&mut self, block: BlockHash) {
+        *self.0.entry(block).or_default() += 1;
+    }
+
+    fn remove(&mut self, block: BlockHash) {
+        *self
+            .0
+            .get_mut(&block)
+            .filter(|names| **names > 0)
+            .expect("removed without an insertion") -= 1;
+    }
+
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Messages from few names and tokens, so that parents, copies and orphans of all kinds come about.
+fn any_message() -> impl Strategy<Value = Vec<u8>> {
+    let name = 0..12_u64;
+    let stored = (prop::collection::vec(name.clone(), 0..4), prop::option::of(name.clone()), 0..3_u32, 0..3_usize)
+        .prop_map(|(names, parent, token, odd)| {
+            let medium = ["GPU", "CPU", "DISK"][odd];
+            let tokens = vec![token; names.len() + usize::from(token == 2 && odd == 2)];
+            json!({"type": "BlockStored", "block_hashes": names, "parent_block_hash": parent, "token_ids": tokens,
+                "block_size": 1, "medium": medium, "extra_keys": vec![json!(["k"]); names.len()]})
+        });
+    let removed = (prop::collection::vec(name, 0..4), any::<bool>()).prop_map(|(names, gpu)| {
+        json!({"type": "BlockRemoved", "block_hashes": names, "medium": if gpu { "GPU" } else { "CPU" }})
+    });
+    let event = prop_oneof![6 => stored, 4 => removed, 1 => Just(json!(["AllBlocksCleared"]))];
+    (0..5_u32, prop::collection::vec(event, 0..5))
+        .prop_map(|(clock, events)| rmp_serde::to_vec(&json!([f64::from(clock), events])).unwrap())
+}
+
+proptest! {
+    #[test]
+    fn no_stream_gets_index_and_count_out_of_step(
+        messages in prop::collection::vec((0..8_u64, any_message()), 1..60),
+        blocks in 1..10_usize,
+        orphan_tokens in 0..400_usize,
+        damage in prop::option::of((any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>())),
+    ) {
+        let (mut tracker, mut index) = (Tracker::new(Limits { blocks, orphan_tokens }, false), Names::default());
+        let mut messages = messages;
+        if let Some((message, at, byte)) = damage {
+            let message = message.index(messages.len());
+            let payload = &mut messages[message].1;
+            let at = at.index(payload.len());
+            payload[at] = byte;
+        }
+        for (sequence, payload) in &messages {
+            tracker.live(*sequence, payload, &mut index);
+            let held: u32 = index.0.values().sum();
+            prop_assert_eq!(held as usize, tracker.ownership().owned_blocks());
+            prop_assert!(held as usize <= blocks);
+        }
+    }
+}
