@@ -1,8 +1,9 @@
 //! The Jinja environment of `transformers`: its settings, and the names it adds.
 
 use super::{json, python};
+use minijinja::formatting::{self, FormatStyle};
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Value, ValueKind};
+use minijinja::value::{Kwargs, Rest, Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
 use minijinja_contrib::pycompat;
 use std::borrow::Cow;
@@ -18,6 +19,9 @@ pub(super) fn new() -> Environment<'static> {
     environment.set_formatter(|out, _, value| Ok(out.write_str(&python::text(value))?));
     environment.set_unknown_method_callback(method);
     environment.add_filter("tojson", json::tojson);
+    environment.add_filter("format", |pattern: &str, args: Rest<Value>| {
+        formatting::format(FormatStyle::Printf, pattern, &printable(&args))
+    });
     environment.add_filter("string", |value: &Value| python::text(value).into_owned());
     environment.add_test("sequence", |value: &Value| is_sized(value));
     environment.add_test("iterable", |value: &Value| {
@@ -63,8 +67,19 @@ fn method(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Res
             .and_then(|affix| text.strip_suffix(affix))
             .unwrap_or(text)
             .into()),
+        (Some(_), "format", _) => pycompat::unknown_method_callback(state, value, method, &printable(args)),
         _ => pycompat::unknown_method_callback(state, value, method, args),
     }
+}
+
+/// Arguments of a format as Python prints them, where that is not how minijinja does.
+fn printable(args: &[Value]) -> Vec<Value> {
+    let print = |arg: &Value| match arg.kind() {
+        ValueKind::Bool | ValueKind::None | ValueKind::Seq => Value::from(python::text(arg).into_owned()),
+        ValueKind::Map if !arg.is_kwargs() => Value::from(python::text(arg).into_owned()),
+        _ => arg.clone(),
+    };
+    args.iter().map(print).collect()
 }
 
 /// `strftime_now(format)`, at a given time.
