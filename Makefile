@@ -2,7 +2,7 @@
 .PHONY: demo test check tools help
 
 demo: tools ## show both promises on three simulated pods
-	cargo run --locked --quiet -- demo
+	cargo run --locked -- demo
 
 test: tools ## run every test
 	cargo test --locked
