@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 /// The preset of a pool that names neither preset nor plugins.
-pub const DEFAULT_PRESET: Preset = Preset::OptimizedBaseline;
+pub const DEFAULT_PRESET: Preset = Preset::LeastCost;
 
 /// How an endpoint is chosen: a preset, or plugins.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
