@@ -116,6 +116,8 @@ fn reference_has_no_wrong_key_even_uncommented() {
     let found = Inspection::of(&text.join("\n"), "reference.yaml", &|_| None).diagnostics;
     let known = [
         "not yet supported",
+        "No such file",
+        "the environment variable",
         "both given",
         "a second picker",
         "the scorers have no effect",
