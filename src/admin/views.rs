@@ -58,9 +58,9 @@ pub fn refresh_gauges(gateway: &Gateway) {
         gateway.metrics.index_bytes.set(pool.index.bytes() as i64);
         for entry in &pool.snapshot().entries {
             let metrics = &entry.endpoint.metrics;
-            let load = entry.endpoint.load.sample();
-            metrics.inflight.set(load.inflight.into());
-            metrics.pending_prefill.set(load.pending_prefill_tokens as i64);
+            let (inflight, pending_prefill_tokens) = entry.endpoint.load.counts();
+            metrics.inflight.set(inflight);
+            metrics.pending_prefill.set(pending_prefill_tokens);
             metrics.index_blocks.set(gateway_blocks(pool, entry) as i64);
             metrics.show_state(entry.state);
         }

@@ -40,6 +40,17 @@ impl Load {
     }
 }
 
+impl Load {
+    /// Requests in flight and pending prefill tokens as they are counted, for the metrics: a fault of the counting
+    /// would show there as a negative number.
+    pub fn counts(&self) -> (i64, i64) {
+        (
+            self.inflight.load(Ordering::Relaxed),
+            self.pending_prefill_tokens.load(Ordering::Relaxed),
+        )
+    }
+}
+
 /// One request's share of an endpoint's load, taken when the endpoint is picked and given back by drop.
 #[derive(Debug)]
 pub struct Reservation {

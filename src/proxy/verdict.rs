@@ -39,11 +39,12 @@ pub enum Verdict {
     ShuttingDown,
 }
 
-/// Keeps the response with this head back, if its end may show that it is none and another endpoint could be tried.
+/// Keeps the response with this head back, if its end may show that it is none. That is done for the last try too: a
+/// client is better served by an error than by half an answer.
 pub fn pending(head: &ResponseHeader, is_json: bool, ctx: &Context) -> Option<Pending> {
     let encoded = head.headers.contains_key(header::CONTENT_ENCODING);
     let short = content_length(head).is_none_or(|length| (1..=MAX_HELD_BYTES as u64).contains(&length));
-    if !is_json || encoded || !short || !ctx.may_go_elsewhere() || !ctx.path_kind.carries_prompt() {
+    if !is_json || encoded || !short || ctx.slot.is_none() || !ctx.path_kind.carries_prompt() {
         return None;
     }
     let ambiguous_error = [StatusCode::INTERNAL_SERVER_ERROR, StatusCode::SERVICE_UNAVAILABLE];

@@ -5,6 +5,7 @@ mod contract;
 mod endings;
 mod framing;
 mod front;
+mod random_endings;
 mod seeds;
 #[allow(
     dead_code,
