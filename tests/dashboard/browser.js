@@ -8,6 +8,8 @@ export async function open(fleet, options = {}) {
   // Chromium's own sandbox needs what a container's root seldom has.
   const browser = await chromium.launch({ executablePath: EXECUTABLE, args: ["--no-sandbox"] });
   const page = await browser.newPage({ viewport: { width: 1360, height: 900 }, ...options });
+  // A busy machine is slow, not broken.
+  page.setDefaultTimeout(120_000);
   const complaints = [];
   page.on("console", (message) => {
     if (["error", "warning"].includes(message.type())) complaints.push(message.text());

@@ -56,6 +56,8 @@ function yaml(data, admin, names, ports, preset) {
 function run(args) {
   const child = spawn(HOMING, args, { stdio: ["ignore", "ignore", "pipe"], env: { ...process.env, HOMING_LOG: "error" } });
   child.stderr.pipe(process.stderr);
+  // A test that throws must not leave servers behind.
+  process.once("exit", () => child.kill("SIGKILL"));
   return child;
 }
 
@@ -77,7 +79,7 @@ async function freePorts(count) {
 }
 
 /** Waits until `condition` holds. */
-export async function until(condition, what, seconds = 60) {
+export async function until(condition, what, seconds = 180) {
   const limit = Date.now() + seconds * 1000;
   while (!(await condition())) {
     if (Date.now() > limit) throw new Error(`waited in vain until ${what}`);
