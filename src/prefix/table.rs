@@ -63,7 +63,7 @@ const MAX_PROBE: u32 = 256;
 /// A [`Record`] has 24 bits for the line, and its highest value stands for none.
 pub(super) const MAX_LINES: usize = (1 << 24) - 2;
 /// Keys whose lines are loaded together.
-pub(super) const BATCH: usize = 16;
+pub(super) const BATCH: usize = 32;
 
 /// A cache line of the table.
 #[derive(Debug, Default)]
@@ -200,12 +200,16 @@ impl Table {
     /// which those of one probe after the other would not.
     #[inline]
     pub(super) fn warm(&self, hashes: &[u64], keys: &mut [Key; BATCH]) {
+        let keys = &mut keys[..hashes.len()];
         for (key, &hash) in keys.iter_mut().zip(hashes) {
             *key = self.key(hash);
-            let home = key.home as usize;
-            let is_passed = self.lines[home].header.load(Relaxed) >= PASSED_ONE;
-            std::hint::black_box(self.lines[home ^ usize::from(is_passed)].header.load(Relaxed));
         }
+        // Loops of few instructions each: only loads within the core's window of instructions overlap.
+        let header = |line: usize| self.lines[line].header.load(Relaxed);
+        let home = |key: &Key| key.home as usize;
+        let near = |key: &Key| header(home(key) ^ usize::from(header(home(key)) >= PASSED_ONE));
+        std::hint::black_box(keys.iter().fold(0, |all, key| all | header(home(key))));
+        std::hint::black_box(keys.iter().fold(0, |all, key| all | near(key)));
     }
 
     /// As [`Self::warm`], for words about to be recalled.

@@ -165,19 +165,23 @@ fn agrees_with_the_naive_model() {
 
 #[test]
 fn recency_survives_many_touches() {
-    // A few blocks touched over and over make the ring sweep all the time; 900 fit, so only order is at stake.
+    // All 700 blocks fit, so nothing but the sweep keeps the ring in bounds; order shows when the capacity shrinks.
     let index = crowded(1024);
     let id = index.register(900).expect("room");
     let mut model = Model::new(1024 * 7 * 8 / 10);
     model.register(900);
     let mut rng = Pcg64::seed_from_u64(1);
-    for round in 0..6000 {
-        let path = chain(rng.random_range(0..300), 1 + round % 7);
+    for round in 1..6001 {
+        let path = chain(rng.random_range(0..100), rng.random_range(1..8));
         index.insert(id, &path);
         model.insert(0, &path);
         if round % 500 == 0 {
             index.audit();
-            for name in 0..300 {
+            for capacity in [rng.random_range(300..700), 900] {
+                index.set_capacity(id, capacity);
+                model.set_capacity(0, capacity);
+            }
+            for name in 0..100 {
                 let path = chain(name, 7);
                 assert_eq!(matched(&index, &path, 1), model.matches(&path));
             }
