@@ -11,6 +11,7 @@ mod index;
 mod owner;
 mod ring;
 mod table;
+mod tags;
 #[cfg(test)]
 mod tests;
 

@@ -7,6 +7,8 @@ mod atomic {
 
 #[path = "../../src/prefix/table.rs"]
 mod table;
+#[path = "../../src/prefix/tags.rs"]
+mod tags;
 
 use loom::sync::Arc;
 use loom::thread;

@@ -29,7 +29,7 @@ use super::atomic::{
     AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::num::NonZeroU64;
+use super::tags::{TAG_BITS, first_slot, slots_tagged, tag_hits};
 
 const STAMP_BITS: u32 = 24;
 const FINGERPRINT_SHIFT: u32 = 25;
@@ -45,12 +45,9 @@ const OWNER: u64 = !0 << OWNER_SHIFT;
 /// Set in no id below 64.
 const OWNER_FROM_64: u64 = !0 << (OWNER_SHIFT + 6);
 
-const TAG_BITS: u32 = 7;
 /// The tag is the fingerprint's highest bits.
 const TAG_SHIFT: u32 = FINGERPRINT_BITS - TAG_BITS;
 const TAG_ONE: u32 = 1 << TAG_SHIFT;
-/// The lowest bit of every tag.
-const LANES: u64 = 0x0000_0408_1020_4081;
 const PASSED_SHIFT: u32 = TAG_BITS * SLOTS as u32;
 const PASSED_ONE: u64 = 1 << PASSED_SHIFT;
 /// Words that may pass a line by; the count has room for 2^15, and what lies between is for writers at the same time.
@@ -466,40 +463,3 @@ const fn state(stamp: u64, provisional: bool) -> u64 {
 fn tag_of(fingerprint: u32) -> u64 {
     u64::from(fingerprint >> TAG_SHIFT)
 }
-
-/// The top bit of each tag in `header` that is `tag`, all compared at once: a lane of the difference is 0 exactly if
-/// neither its top bit is set nor adding to its low bits carries into it.
-#[inline]
-fn tag_hits(header: u64, tag: u64) -> u64 {
-    const LOW_BITS: u64 = LANES * 0x3f;
-    const TOP_BITS: u64 = LANES * 0x40;
-    let difference = header ^ (LANES * tag);
-    !(((difference & LOW_BITS) + LOW_BITS) | difference) & TOP_BITS
-}
-
-#[inline]
-fn first_slot(hits: u64) -> Option<u32> {
-    let bit = NonZeroU64::new(hits)?.trailing_zeros();
-    Some(u32::from(SLOT_OF_BIT[bit as usize]))
-}
-
-#[inline]
-fn slots_tagged(header: u64, tag: u64) -> impl Iterator<Item = u32> {
-    let mut hits = tag_hits(header, tag);
-    std::iter::from_fn(move || {
-        let slot = first_slot(hits);
-        hits &= hits.wrapping_sub(1);
-        slot
-    })
-}
-
-/// Bit number of the header -> slot: a load is cheaper than to divide by 7.
-const SLOT_OF_BIT: [u8; 64] = {
-    let mut slots = [0; 64];
-    let mut bit = 0;
-    while bit < 64 {
-        slots[bit] = bit as u8 / TAG_BITS as u8;
-        bit += 1;
-    }
-    slots
-};
