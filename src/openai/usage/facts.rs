@@ -108,7 +108,7 @@ impl Field {
 }
 
 /// A short key or scalar, gathered over chunks.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Token {
     bytes: [u8; TOKEN_BYTES],
     /// More than [`TOKEN_BYTES`] when it was cut.
@@ -209,19 +209,27 @@ impl FactScanner {
     }
 
     fn string<'c>(&mut self, rest: &'c [u8]) -> &'c [u8] {
-        let Some(end) = memchr2(b'"', b'\\', rest) else {
+        let Some(end) = string_end(rest) else {
             self.gather(rest);
             return &[];
         };
-        self.gather(&rest[..end]);
+        let (piece, after) = (&rest[..end], &rest[end + 1..]);
         if rest[end] == b'\\' {
+            self.gather(piece);
             self.gather(b"\\");
             self.lexing = Lexing::Escape;
-        } else {
-            self.lexing = Lexing::Between;
-            self.end_of_string();
+            return after;
         }
-        &rest[end + 1..]
+        self.lexing = Lexing::Between;
+        if self.ignored > 0 {
+        } else if self.token.length == 0 {
+            self.end_of_string(piece);
+        } else {
+            self.token.extend(piece);
+            let token = self.token;
+            self.end_of_string(token.get());
+        }
+        after
     }
 
     fn gather(&mut self, piece: &[u8]) {
@@ -230,30 +238,31 @@ impl FactScanner {
         }
     }
 
-    fn end_of_string(&mut self) {
-        if self.ignored > 0 {
-        } else if self.in_key {
-            self.field = Field::of(self.token.get());
+    fn end_of_string(&mut self, text: &[u8]) {
+        if self.in_key {
+            self.field = Field::of(text);
         } else {
-            self.word();
+            self.word(text);
             self.field = Field::Unknown;
         }
     }
 
     fn scalar<'c>(&mut self, rest: &'c [u8]) -> &'c [u8] {
-        let end = rest.iter().position(|byte| b" \n\r\t,:]}\"{[".contains(byte));
-        let (piece, after) = rest.split_at(end.unwrap_or(rest.len()));
-        self.token.extend(piece);
-        if end.is_some() {
-            self.lexing = if self.depth == 0 {
-                Lexing::Lost
-            } else {
-                Lexing::Between
-            };
+        let Some(end) = rest.iter().position(|&byte| ends_scalar(byte)) else {
+            self.token.extend(rest);
+            return &[];
+        };
+        self.lexing = if self.depth == 0 {
+            Lexing::Lost
+        } else {
+            Lexing::Between
+        };
+        if matches!(self.place(), Some(Place::Usage | Place::UsageDetails)) {
+            self.token.extend(&rest[..end]);
             self.number();
-            self.field = Field::Unknown;
         }
-        after
+        self.field = Field::Unknown;
+        &rest[end..]
     }
 
     fn open(&mut self, object: bool) {
@@ -302,8 +311,7 @@ impl FactScanner {
     }
 
     /// A string value.
-    fn word(&mut self) {
-        let word = self.token.get();
+    fn word(&mut self, word: &[u8]) {
         match (self.place(), self.field) {
             (Some(Place::Root), Field::Error) => self.facts.error = true,
             (Some(Place::Root), Field::Kind) => self.facts.error |= word == b"error",
@@ -326,10 +334,7 @@ impl FactScanner {
 
     /// A number, or a word that is none.
     fn number(&mut self) {
-        let Some(number) = str::from_utf8(self.token.get())
-            .ok()
-            .and_then(|digits| digits.parse::<u64>().ok())
-        else {
+        let Some(number) = whole_number(self.token.get()) else {
             return;
         };
         let place = self.place();
@@ -350,6 +355,61 @@ impl FactScanner {
             _ => {}
         }
     }
+}
+
+/// Where a string ends or an escape stands.
+///
+/// Keys and most values are shorter than what a vector search takes to begin, so the first bytes are looked at eight at
+/// a time in a register.
+fn string_end(rest: &[u8]) -> Option<usize> {
+    const WORDS: usize = 4;
+    let mut at = 0;
+    for word in rest.as_chunks::<8>().0.iter().take(WORDS) {
+        let word = u64::from_le_bytes(*word);
+        let hits = zero_bytes(word ^ repeat(b'"')) | zero_bytes(word ^ repeat(b'\\'));
+        if hits != 0 {
+            return Some(at + hits.trailing_zeros() as usize / 8);
+        }
+        at += 8;
+    }
+    memchr2(b'"', b'\\', &rest[at..]).map(|found| at + found)
+}
+
+const fn repeat(byte: u8) -> u64 {
+    byte as u64 * 0x0101_0101_0101_0101
+}
+
+/// The top bit of each byte that is 0, up to the first one; above that there may be false ones.
+const fn zero_bytes(word: u64) -> u64 {
+    word.wrapping_sub(repeat(1)) & !word & repeat(0x80)
+}
+
+/// Bytes that a number or a word does not contain.
+const ENDS_SCALAR: [bool; 256] = {
+    let mut ends = [false; 256];
+    let list = b" \n\r\t,:]}\"{[";
+    let mut at = 0;
+    while at < list.len() {
+        ends[list[at] as usize] = true;
+        at += 1;
+    }
+    ends
+};
+
+fn ends_scalar(byte: u8) -> bool {
+    ENDS_SCALAR[usize::from(byte)]
+}
+
+/// A whole number that fits; `None` for any other word.
+fn whole_number(digits: &[u8]) -> Option<u64> {
+    let value = |sum: u64, digit: &u8| {
+        let digit = digit.checked_sub(b'0').filter(|digit| *digit < 10)?;
+        sum.checked_mul(10)?.checked_add(u64::from(digit))
+    };
+    if digits.is_empty() {
+        return None;
+    }
+    digits.iter().try_fold(0, value)
 }
 
 /// `finish_reason` of a choice and `stop_reason` of a message.
