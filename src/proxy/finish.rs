@@ -5,7 +5,7 @@ use super::context::Context;
 use crate::openai::{FinishReason, ResponseFacts};
 use crate::pool::{Attempt, Plan};
 use crate::scheduling::StreamRate;
-use crate::telemetry::access_log::{Record, SCHEMA_VERSION};
+use crate::telemetry::access_log::Record;
 use crate::telemetry::decisions::DecisionRecord;
 use pingora_core::{Error, ErrorSource};
 use pingora_proxy::Session;
@@ -172,12 +172,12 @@ fn log(
     let blocks = plan.map(Plan::blocks).unwrap_or_default();
     let request = session.req_header();
     gateway.access_log.write(&Record {
-        v: SCHEMA_VERSION,
-        time: jiff::Timestamp::now()
-            .strftime("%Y-%m-%dT%H:%M:%S%.3fZ")
-            .to_string(),
+        at: SystemTime::now(),
         request_id: &ctx.request_id,
-        client: session.client_addr().map(ToString::to_string),
+        client: session
+            .client_addr()
+            .and_then(|address| address.as_inet())
+            .copied(),
         method: request.method.as_str(),
         path: request.uri.path(),
         pool: plan.map(|plan| &*plan.pool.name),
@@ -199,9 +199,9 @@ fn log(
         reported_prompt_tokens: facts.prompt_tokens,
         reported_cached_tokens: facts.cached_tokens,
         completion_tokens: facts.completion_tokens,
-        decision_us: u64::try_from(ctx.decision_time.as_micros()).unwrap_or(u64::MAX),
-        ttfb_ms: ctx.response.first_byte_after.map(millis),
-        duration_ms: millis(elapsed),
+        decision_time: ctx.decision_time,
+        first_byte_after: ctx.response.first_byte_after,
+        duration: elapsed,
     });
 }
 

@@ -1,9 +1,8 @@
 //! Headers: what comes in is checked and noted, what goes out is framed anew.
 
-use super::Settings;
 use super::context::{Context, Refusal};
 use super::error::Reason;
-use super::{auth, cors};
+use super::{Settings, auth, cors, upstream};
 use crate::config::schema::{Forwarded, ForwardedFor, ResponseHeaders};
 use crate::datalayer::load_header;
 use crate::openai::PathKind;
@@ -34,14 +33,25 @@ pub fn admit(session: &Session, settings: &Settings, ctx: &mut Context) {
     if settings.forwarded != Forwarded::default() {
         ctx.client = client(session);
     }
-    ctx.request_id = request_id(request);
-    ctx.wants_load_report = request.headers.contains_key(&LOAD_FORMAT);
+    let mut bytes = request.method.as_str().len() + request.raw_path().len();
+    let (mut id, mut explain) = (None, None);
+    // One pass: a lookup hashes its name, which costs more than looking at all of a usual request's few headers.
+    for (name, value) in &request.headers {
+        bytes += name.as_str().len() + value.len() + 4;
+        match name.as_str() {
+            "x-request-id" => id = id.or(Some(value)),
+            "x-homing-explain" => explain = explain.or(Some(value)),
+            load_header::REQUEST_HEADER => ctx.wants_load_report = true,
+            _ => {}
+        }
+    }
+    ctx.request_id = request_id(id);
     ctx.explain = match settings.response_headers {
         ResponseHeaders::Off => false,
         ResponseHeaders::Always => true,
-        ResponseHeaders::OnRequest => request.headers.get(&EXPLAIN).is_some_and(|value| value == "1"),
+        ResponseHeaders::OnRequest => explain.is_some_and(|value| value == "1"),
     };
-    if header_bytes(request) > settings.max_header_bytes {
+    if bytes as u64 > settings.max_header_bytes {
         ctx.refused = Some(Refusal::plain(Reason::HeadersTooLarge));
     } else if !settings.cors.answers(request) && !settings.api_keys.allow(&request.headers) {
         ctx.refused = Some(Refusal::plain(Reason::Unauthorized));
@@ -55,29 +65,17 @@ fn client(session: &Session) -> Option<(IpAddr, bool)> {
     Some((ip.to_canonical(), tls))
 }
 
-fn request_id(request: &RequestHeader) -> String {
-    let given = request
-        .headers
-        .get(&REQUEST_ID)
-        .and_then(|value| value.to_str().ok());
-    match given {
+fn request_id(given: Option<&HeaderValue>) -> String {
+    match given.and_then(|value| value.to_str().ok()) {
         Some(id) if !id.is_empty() => id.to_owned(),
         _ => uuid::Uuid::new_v4().to_string(),
     }
 }
 
-fn header_bytes(request: &RequestHeader) -> u64 {
-    let fields: usize = request
-        .headers
-        .iter()
-        .map(|(name, value)| name.as_str().len() + value.len() + 4)
-        .sum();
-    (request.method.as_str().len() + request.raw_path().len() + fields) as u64
-}
-
 /// Makes the request the endpoint's own: its host, one clean framing, and the gateway's request id.
 pub fn to_upstream(request: &mut RequestHeader, settings: &Settings, ctx: &Context) -> Result<()> {
-    let Some(attempt) = ctx.plan.as_ref().and_then(|plan| plan.attempt.as_ref()) else {
+    let Some(plan) = &ctx.plan else { return Ok(()) };
+    let Some(attempt) = &plan.attempt else {
         return Ok(());
     };
     if request.uri.authority().is_some() {
@@ -90,13 +88,14 @@ pub fn to_upstream(request: &mut RequestHeader, settings: &Settings, ctx: &Conte
     request.remove_header(&EXPLAIN);
     if ctx.slot.is_some() {
         request.remove_header(&header::TRANSFER_ENCODING);
-        request.insert_header(header::CONTENT_LENGTH, HeaderValue::from(ctx.request_bytes))?;
+        // Most clients say it themselves, and to say it again costs more than to see that.
+        let length = HeaderValue::from(ctx.request_bytes);
+        if request.headers.get(header::CONTENT_LENGTH) != Some(&length) {
+            request.insert_header(header::CONTENT_LENGTH, length)?;
+        }
     }
     request.insert_header(REQUEST_ID, ctx.request_id.as_str())?;
-    let api_key = ctx
-        .plan
-        .as_ref()
-        .and_then(|plan| plan.pool.settings.api_key.as_ref());
+    let api_key = plan.pool.settings.api_key.as_ref();
     if settings.api_keys.are_required() || api_key.is_some() {
         auth::strip(request);
     }
@@ -104,8 +103,8 @@ pub fn to_upstream(request: &mut RequestHeader, settings: &Settings, ctx: &Conte
         request.insert_header(header::AUTHORIZATION, key.clone())?;
     }
     forward(request, &settings.forwarded, ctx)?;
-    if !ctx.wants_load_report && ctx.path_kind.carries_prompt() {
-        request.insert_header(LOAD_FORMAT, "json")?;
+    if !ctx.wants_load_report && ctx.path_kind.carries_prompt() && upstream::wants_report(plan, attempt) {
+        request.insert_header(LOAD_FORMAT, HeaderValue::from_static("json"))?;
     }
     Ok(())
 }

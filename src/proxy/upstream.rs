@@ -7,6 +7,7 @@ use super::verdict::{self, Verdict};
 use super::{Gateway, inspect};
 use crate::datalayer::load_header;
 use crate::openai::UsageScanner;
+use crate::pool::{Attempt, Plan};
 use http::header;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, ErrorSource, ErrorType, Result};
@@ -21,7 +22,7 @@ const KEEPALIVE: Duration = Duration::from_secs(4);
 /// another kept connection that is dead as well.
 static FRESH_GROUP: AtomicU64 = AtomicU64::new(1);
 
-/// A load report is left unread when the endpoint was sampled this recently.
+/// A load report is not asked for, and left unread, when the endpoint was sampled this recently.
 const FRESH_ENOUGH: Duration = Duration::from_millis(10);
 
 /// Where to connect for the present attempt.
@@ -120,6 +121,13 @@ fn elsewhere(gateway: &Gateway, ctx: &mut Context, reason: Reason) -> Result<()>
     let mut error = Error::explain(ErrorType::HTTPStatus(status), "another endpoint is tried");
     error.set_retry(true);
     Err(error.into_up())
+}
+
+/// Whether a report of the endpoint's load would tell more than its last sample did when it was chosen.
+pub fn wants_report(plan: &Plan, attempt: &Attempt) -> bool {
+    let entry = plan.snapshot.by_id(attempt.endpoint.id);
+    let sampled_at = entry.and_then(|entry| entry.sampled_at);
+    sampled_at.is_none_or(|at| attempt.dispatch.at.since(at) >= FRESH_ENOUGH)
 }
 
 fn take_load_report(gateway: &Gateway, response: &ResponseHeader, ctx: &Context) {
