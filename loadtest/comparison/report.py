@@ -151,3 +151,18 @@ def markdown(options, results, refusals, steady, skipped):
     if steady:
         parts += ["", steady_table(options.rate, steady)]
     return "\n".join(parts)
+
+
+MARKERS = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+
+def put(path, text):
+    """Writes `text` between the file's markers, or as the whole file when it has none."""
+    old = path.read_text(encoding="utf-8") if path.exists() else ""
+    begin, end = MARKERS
+    if begin in old and end in old:
+        before, after = old.split(begin)[0], old.split(end)[1]
+        text = f"{before}{begin}\n\n{text}\n\n{end}{after}"
+    else:
+        text += "\n"
+    path.write_text(text, encoding="utf-8")
