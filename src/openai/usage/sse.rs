@@ -1,9 +1,12 @@
 //! Server-sent events: lines, events, and which of them matter.
 
+mod template;
+
 use super::ResponseFacts;
 use super::facts::FactScanner;
 use memchr::{memchr2, memmem, memrchr2};
 use std::sync::LazyLock;
+use template::Template;
 
 /// Members that are worth parsing an event for, and the stream's end. The quotes make the members rare: within a JSON
 /// string a quote is escaped.
@@ -14,6 +17,7 @@ static NEEDLES: LazyLock<[memmem::Finder<'static>; 5]> =
 #[derive(Debug, Default)]
 pub(super) struct EventScanner {
     facts: FactScanner,
+    template: Template,
     line: Line,
     /// The last line ended in CR: a LF that follows belongs to it.
     after_cr: bool,
@@ -69,6 +73,9 @@ impl EventScanner {
 
     /// Skips what is whole events of no interest, as nearly every chunk of a stream is; gives what is to be read.
     fn skip_events<'c>(&mut self, chunk: &'c [u8]) -> &'c [u8] {
+        let Some(chunk) = self.skip_plain_events(chunk) else {
+            return &[];
+        };
         let whole_lines = memrchr2(b'\n', b'\r', chunk).map_or(0, |end| end + 1);
         let (lines, partial) = chunk.split_at(whole_lines);
         if !EVENT_ENDS.iter().any(|end| lines.ends_with(end)) || may_matter(lines) {
@@ -76,6 +83,27 @@ impl EventScanner {
         }
         self.after_cr = lines.ends_with(b"\r");
         partial
+    }
+
+    /// Skips events of no interest whose lines end in line feeds; gives the rest, `None` when all was skipped.
+    fn skip_plain_events<'c>(&mut self, chunk: &'c [u8]) -> Option<&'c [u8]> {
+        let mut rest = chunk;
+        while !self.template.fits(rest) {
+            let Some(at) = memmem::find(rest, b"\n\n") else {
+                return Some(rest);
+            };
+            let (event, after) = rest.split_at(at + 2);
+            if !self.template.fits(event) {
+                if may_matter(event) {
+                    return Some(rest);
+                }
+                self.template.learn(event);
+            }
+            self.after_cr = false;
+            rest = after;
+        }
+        self.after_cr = false;
+        None
     }
 
     /// Reads the current line on, to its end or the chunk's; gives what follows the line.

@@ -1,0 +1,139 @@
+//! Events that differ from the one before in their text only.
+//!
+//! Nearly every event of a stream is the last one with other words in it. To see that takes a comparison, far less than
+//! a search for what might matter.
+
+use memchr::{memchr3, memmem};
+use std::ops::Range;
+use std::sync::LazyLock;
+
+/// Events longer than this are not remembered.
+const MAX_BYTES: usize = 1024;
+
+/// Members whose text says nothing that is looked for. A quote within a JSON string is escaped, so these bytes are
+/// a member wherever they stand.
+static TEXTS: LazyLock<[memmem::Finder<'static>; 3]> = LazyLock::new(|| {
+    ["\"content\":\"", "\"text\":\"", "\"delta\":\""].map(memmem::Finder::new)
+});
+
+/// The last event that did not matter.
+#[derive(Debug, Default)]
+pub(super) struct Template {
+    event: Vec<u8>,
+    /// The text between its quotes.
+    text: Range<usize>,
+}
+
+impl Template {
+    /// Takes an event that does not matter for comparison with those to come.
+    pub(super) fn learn(&mut self, event: &[u8]) {
+        self.event.clear();
+        self.text = 0..0;
+        if event.len() > MAX_BYTES {
+            return;
+        }
+        let start = TEXTS
+            .iter()
+            .find_map(|member| member.find(event).map(|at| at + member.needle().len()));
+        let Some(start) = start else { return };
+        let Some(length) = text_length(&event[start..]) else {
+            return;
+        };
+        self.event.extend_from_slice(event);
+        self.text = start..start + length;
+    }
+
+    /// Whether `event` is the known one with another text in the same place, and so says as little.
+    pub(super) fn fits(&self, event: &[u8]) -> bool {
+        let known = &self.event[..];
+        if known.is_empty() || known == event {
+            return !known.is_empty();
+        }
+        let begin = common_prefix(known, event);
+        let shorter = known.len().min(event.len());
+        let tail = common_suffix(&known[begin..], &event[begin..]).min(shorter - begin);
+        let known_end = known.len() - tail;
+        let other = &event[begin..event.len() - tail];
+        // Both begin and end within the text and not within an escape, and the other one's text stays within its string
+        // and its line: so all that follows is read as in the known event.
+        self.text.start <= begin
+            && known_end <= self.text.end
+            && known[begin - 1] != b'\\'
+            && known[known_end - 1] != b'\\'
+            && memchr3(b'"', b'\\', b'\n', other).is_none()
+            && !other.contains(&b'\r')
+    }
+}
+
+/// Bytes until the quote that ends a string.
+fn text_length(text: &[u8]) -> Option<usize> {
+    let mut escaped = false;
+    text.iter().position(|&byte| {
+        let ends = byte == b'"' && !escaped;
+        escaped = byte == b'\\' && !escaped;
+        ends
+    })
+}
+
+fn common_prefix(a: &[u8], b: &[u8]) -> usize {
+    let words = a.as_chunks::<8>().0.iter().zip(b.as_chunks::<8>().0);
+    let whole = 8 * words.take_while(|(a, b)| a == b).count();
+    let bytes = a[whole..].iter().zip(&b[whole..]);
+    whole + bytes.take_while(|(a, b)| a == b).count()
+}
+
+fn common_suffix(a: &[u8], b: &[u8]) -> usize {
+    let words = a.as_rchunks::<8>().1.iter().rev().zip(b.as_rchunks::<8>().1.iter().rev());
+    let whole = 8 * words.take_while(|(a, b)| a == b).count();
+    let (a, b) = (&a[..a.len() - whole], &b[..b.len() - whole]);
+    let bytes = a.iter().rev().zip(b.iter().rev());
+    whole + bytes.take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KNOWN: &str = "data: {\"id\":\"c-1\",\"choices\":[{\"text\":\" the\",\"finish_reason\":null}]}\n\n";
+
+    fn fits(other: &str) -> bool {
+        let mut template = Template::default();
+        template.learn(KNOWN.as_bytes());
+        template.fits(other.as_bytes())
+    }
+
+    #[test]
+    fn other_words_fit() {
+        assert!(fits(KNOWN));
+        for text in ["", " ", "the", " then", " a much longer text than before", "usage: {", "模型"] {
+            assert!(fits(&KNOWN.replace(" the", text)), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn anything_else_does_not() {
+        for (from, to) in [
+            ("null", "\"stop\""),
+            ("c-1", "c-2"),
+            ("the\"", "the\",\"error\":\"x\""),
+            (" the", "\\\""),
+            (" the", "a\nb"),
+            ("}]}", "}],\"usage\":{\"prompt_tokens\":1}}"),
+            ("\n\n", "\n"),
+        ] {
+            assert!(!fits(&KNOWN.replace(from, to)), "{from} -> {to}");
+        }
+        assert!(!fits(""));
+        assert!(!Template::default().fits(KNOWN.as_bytes()));
+    }
+
+    #[test]
+    fn a_text_that_begins_or_ends_with_an_escape_hides_no_quote() {
+        let mut template = Template::default();
+        let known = KNOWN.replace(" the", "\\\"");
+        template.learn(known.as_bytes());
+        assert!(template.fits(known.as_bytes()));
+        // The known text's backslash escapes a quote; without it that quote ends the string.
+        assert!(!template.fits(KNOWN.replace(" the\"", "\",\"usage\":{\"x\":1},\"a\":\"\"").as_bytes()));
+    }
+}
