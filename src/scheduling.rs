@@ -58,6 +58,12 @@ use rand::Rng;
 use recency::{Recency, Use};
 use std::sync::Arc;
 
+/// Blocks that the prefix index should keep of an endpoint, relative to what its engine holds.
+///
+/// An index that forgets before the engine does sends requests away from what they could have reused; one
+/// that remembers too long only loses a little by visits in vain. Measured in `docs/routing.md`.
+pub const INDEX_MARGIN: f64 = 1.5;
+
 /// One pool's scheduling: a policy and what it remembers from pick to pick.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
@@ -131,7 +137,8 @@ impl Scheduler {
         let mut predicted_first_byte_s = None;
         match &mut self.policy.0 {
             Rule::LeastCost(least_cost) => {
-                predicted_first_byte_s = Some(least_cost.first_byte_s(now, req.prompt_tokens, chosen));
+                let predicted_s = least_cost.commit(now, req, decision.ranked.len(), chosen);
+                predicted_first_byte_s = Some(predicted_s);
             }
             Rule::Rival(state) => {
                 let output_tokens = self.outputs.expected(req.model, req.max_output_tokens);

@@ -49,9 +49,9 @@ pub struct Args {
     /// How many times as fast requests (or sessions) come as recorded or generated
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
     rate: f64,
-    /// Kind of server that the endpoints are
-    #[arg(long, value_name = "PRESET", default_value = "qwen3-32b-2xh100")]
-    fleet: FleetPreset,
+    /// Kind of server that the endpoints are; default: what the workload is meant for, else qwen3-32b-2xh100
+    #[arg(long, value_name = "PRESET")]
+    fleet: Option<FleetPreset>,
     /// KV cache per endpoint in tokens; default: the preset's
     #[arg(long, value_name = "TOKENS")]
     kv_tokens: Option<u64>,
@@ -61,7 +61,7 @@ pub struct Args {
     /// Relative speed of each endpoint, such as 1,1,0.5; 1 for those not named
     #[arg(long, value_name = "FACTOR,...", value_delimiter = ',', value_parser = positive)]
     speeds: Vec<f64>,
-    /// Size of the prefix index relative to the engines' caches
+    /// How wrong the gateway is about the size of the engines' caches: 0.5 takes them for half as large
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0, value_parser = positive)]
     index_ratio: f64,
     /// How often the engines' gauges are sampled
@@ -223,7 +223,8 @@ fn trace_options(args: &Args) -> TraceOptions {
 fn fleet(args: &Args, scenario: &Scenario) -> FleetSpec {
     let shape = &scenario.fleet;
     let block_size = scenario.workload.block_size.max(1);
-    let mut engine = args.fleet.spec(block_size);
+    let preset = args.fleet.or(shape.preset).unwrap_or(FleetPreset::Qwen3On2H100);
+    let mut engine = preset.spec(block_size);
     if let Some(tokens) = args.kv_tokens {
         engine.num_blocks = u32::try_from(tokens / u64::from(block_size)).unwrap_or(u32::MAX);
     }

@@ -151,13 +151,14 @@ impl<'a> Field<'a> {
         }
     }
 
-    /// Among the candidates whose cost the model cannot tell from the lowest, the fair order chooses.
+    /// Among the candidates whose cost the model cannot tell from the lowest, the fair order chooses. Saved work
+    /// is no noise, however little: who holds less of the prompt is no equal.
     fn rotate_near_equals(&self, scored: &mut [Scored], resolution: f64) {
-        let Some(lowest) = scored.first().map(|s| s.total) else {
-            return;
-        };
-        let equals = scored.partition_point(|s| s.total <= lowest + resolution);
-        let fairest = (0..equals).min_by(|&a, &b| self.fair_order(scored[a].id, scored[b].id));
+        let Some(lowest) = scored.first() else { return };
+        let (limit, match_tokens) = (lowest.total + resolution, lowest.match_tokens);
+        let near = scored.partition_point(|s| s.total <= limit);
+        let equals = (0..near).filter(|&index| scored[index].match_tokens >= match_tokens);
+        let fairest = equals.min_by(|&a, &b| self.fair_order(scored[a].id, scored[b].id));
         if let Some(fairest) = fairest {
             scored[..=fairest].rotate_right(1);
         }

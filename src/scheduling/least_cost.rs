@@ -1,31 +1,38 @@
 //! Preset `least-cost`: where will this request cost the least, in seconds?
 //!
 //! ```text
-//! cost(e) = a P                                        wait: behind uncached tokens already sent there
-//!         + a (L - h) + q (L^2 - h^2) / 2              prefill: the request's own miss
-//!         + steps (o + k A + d N)                      drag: running decodes share the steps until the first token
-//!         + 0.25 a (L - h) min(1, cached / capacity)   eviction: part of the price of what the miss pushes out
-//!         + 20 max(0, A' / capacity - 0.9)             overflow: a wall before the KV cache runs over
-//!         + 0.05 E[output] (k A + d N)                 decode: part of the request's own decode time
+//! cost(e) = a P                                  wait: behind uncached tokens already sent there
+//!         + m,  m = a (L - h) + q (L^2 - h^2)/2   prefill: the request's own miss
+//!         + steps (o + k A + d N)                drag: running decodes share the steps until the first token
+//!         + rho/(1 - rho) m                      crowding: the miss delays whatever comes behind it,
+//!         + 2 u/(1 - u) (L - h)/capacity T       and the blocks it needs are missing to others while it runs
+//!         + 20 max(0, A'/capacity - 0.9)         overflow: a wall before the KV cache runs over
 //! ```
 //!
-//! L prompt tokens, h cached ones on e, P pending prefill tokens, N in-flight requests, A their context tokens, A' with
-//! this request, steps = 1 + (P + L - h) / token budget. The constants a, q, o, k, d of each endpoint are learnt while
-//! running, see [`model`]. Everything but the capacity is the gateway's own count, current at each pick: a scrape's
-//! age does not matter. How the formula came about and where it loses: `docs/routing.md`.
+//! L prompt tokens, h cached ones on e, P pending prefill tokens, N in-flight requests, A their context tokens, A' the KV
+//! tokens held with this request, steps = 1 + (P + L - h) / token budget, T how long the request will run. rho is the
+//! fleet's load with prefill, u the share of its KV caches that requests in flight hold: with both low a
+//! request looks after itself, with either high locality is what keeps the fleet from collapsing.
+//!
+//! The constants a, q, o, k, d of each endpoint are learnt while running, see [`model`]. Loads are the gateway's own
+//! counts, current at each pick; of the scraped gauges only the ratio of KV tokens held to context tokens in flight
+//! is used, which moves slowly: a scrape's age hardly matters. How the formula came about and where it loses:
+//! `docs/routing.md`.
 
+mod crowding;
 pub mod model;
 
 use super::field::{Field, Order};
-use super::view::{Decision, EndpointView};
+use super::view::{Decision, EndpointView, RequestView};
 use crate::prefix::EndpointId;
 use crate::time::Mono;
+use crowding::Crowding;
 use model::{Constants, FleetModel};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// Names of the cost's terms, in seconds.
-pub(super) const TERMS: &[&str] = &["wait", "prefill", "drag", "eviction", "overflow", "decode"];
+pub(super) const TERMS: &[&str] = &["wait", "prefill", "drag", "crowding", "overflow"];
 
 /// What `least-cost` can be told; the defaults are the preset.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,14 +41,14 @@ pub struct LeastCostParameters {
     pub start: Constants,
     /// Tokens that an engine computes per step (vLLM's `max_num_batched_tokens`).
     pub step_tokens: f64,
-    /// Share of the miss's price that evicting others' blocks is charged at.
-    pub eviction_share: f64,
+    /// Factor on what a miss costs the requests behind it.
+    pub delay_weight: f64,
+    /// Factor on what a miss costs by the KV blocks that it occupies.
+    pub occupancy_weight: f64,
     /// Share of the KV capacity from which the wall rises.
     pub overflow_from: f64,
     /// Seconds per unit of capacity beyond it.
     pub overflow_s: f64,
-    /// Share of its own decode time that the request is charged.
-    pub decode_share: f64,
     /// Costs that differ by less than this count as equal, in seconds: the model cannot tell them apart, and taking
     /// turns then spreads better than its noise.
     pub resolution_s: f64,
@@ -54,11 +61,11 @@ impl Default for LeastCostParameters {
         Self {
             start: Constants::default(),
             step_tokens: 8192.0,
-            eviction_share: 0.25,
+            delay_weight: 1.0,
+            occupancy_weight: 2.0,
             overflow_from: 0.9,
             overflow_s: 20.0,
-            decode_share: 0.05,
-            resolution_s: 0.002,
+            resolution_s: 0.02,
             learn: true,
         }
     }
@@ -69,6 +76,7 @@ impl Default for LeastCostParameters {
 pub(super) struct LeastCost {
     parameters: LeastCostParameters,
     pub fleet: FleetModel,
+    crowding: Crowding,
 }
 
 /// A request's cost on one endpoint, term by term, in seconds.
@@ -77,26 +85,18 @@ struct Cost {
     wait: f64,
     prefill: f64,
     drag: f64,
-    eviction: f64,
+    crowding: f64,
     overflow: f64,
-    decode: f64,
 }
 
 impl Cost {
     fn total(&self) -> f64 {
-        self.wait + self.prefill + self.drag + self.eviction + self.overflow + self.decode
+        self.wait + self.prefill + self.drag + self.crowding + self.overflow
     }
 
     /// In the order of [`TERMS`].
     fn terms(&self) -> SmallVec<[f64; 6]> {
-        smallvec![
-            self.wait,
-            self.prefill,
-            self.drag,
-            self.eviction,
-            self.overflow,
-            self.decode
-        ]
+        smallvec![self.wait, self.prefill, self.drag, self.crowding, self.overflow]
     }
 
     /// The part that passes before the first byte.
@@ -105,65 +105,83 @@ impl Cost {
     }
 }
 
+/// What of a request and of the whole fleet enters the cost on each endpoint.
+struct Conditions {
+    prompt_tokens: f64,
+    output_tokens: f64,
+    /// Stands in for an unknown capacity: the mean of the known ones.
+    capacity: Option<f64>,
+    /// rho / (1 - rho).
+    behind: f64,
+    /// u / (1 - u).
+    full: f64,
+    held_share: f64,
+}
+
 impl LeastCost {
     pub fn new(parameters: LeastCostParameters) -> Self {
         let fleet = FleetModel::new(parameters.start, parameters.step_tokens, parameters.learn);
-        Self { parameters, fleet }
+        Self {
+            parameters,
+            fleet,
+            crowding: Crowding::default(),
+        }
     }
 
     pub fn decide(&self, now: Mono, field: Field, term_names: &Arc<[&'static str]>) -> Decision {
-        let prompt_tokens = f64::from(field.req.prompt_tokens);
-        let output_tokens = field.output_tokens;
-        let capacity = mean_capacity(field.kept());
+        let conditions = Conditions {
+            prompt_tokens: f64::from(field.req.prompt_tokens),
+            output_tokens: field.output_tokens,
+            capacity: mean_capacity(field.kept()),
+            behind: self.crowding.behind(now),
+            full: self.crowding.full(field.kept().iter().copied()),
+            held_share: self.crowding.held_share(),
+        };
         let order = Order::LowestWithin(self.parameters.resolution_s);
         field.rank("least-cost", term_names, order, |_, view| {
-            let constants = self.fleet.constants(now, view.id);
-            let cost = self.cost(&constants, prompt_tokens, output_tokens, capacity, view);
+            let cost = self.cost(&self.fleet.constants(now, view.id), &conditions, view);
             (cost.total(), cost.terms())
         })
     }
 
-    /// Predicted time to the first byte on one endpoint, in seconds.
-    pub fn first_byte_s(&self, now: Mono, prompt_tokens: u32, view: &EndpointView) -> f64 {
-        let constants = self.fleet.constants(now, view.id);
-        self.cost(&constants, f64::from(prompt_tokens), 0.0, None, view)
-            .first_byte()
+    /// Notes a pick among `endpoints`, and predicts its time to the first byte in seconds.
+    pub fn commit(&mut self, now: Mono, req: &RequestView, endpoints: usize, view: &EndpointView) -> f64 {
+        let conditions = Conditions {
+            prompt_tokens: f64::from(req.prompt_tokens),
+            output_tokens: 0.0,
+            capacity: None,
+            behind: 0.0,
+            full: 0.0,
+            held_share: 1.0,
+        };
+        let cost = self.cost(&self.fleet.constants(now, view.id), &conditions, view);
+        self.crowding.record(now, cost.prefill, endpoints, view);
+        cost.first_byte()
     }
 
-    fn cost(
-        &self,
-        constants: &Constants,
-        prompt_tokens: f64,
-        output_tokens: f64,
-        fallback_capacity: Option<f64>,
-        view: &EndpointView,
-    ) -> Cost {
+    fn cost(&self, constants: &Constants, on: &Conditions, view: &EndpointView) -> Cost {
         let p = &self.parameters;
-        let cached = f64::from(view.match_tokens).min(prompt_tokens);
-        let missing = prompt_tokens - cached;
+        let cached = f64::from(view.match_tokens).min(on.prompt_tokens);
+        let missing = on.prompt_tokens - cached;
         let pending = view.pending_prefill_tokens as f64;
         let active = view.active_tokens as f64;
-        let decode_step = constants.decode_step_s(active, f64::from(view.inflight));
+        let step_s = constants.step_s + constants.decode_step_s(active, f64::from(view.inflight));
         let steps = 1.0 + (pending + missing) / p.step_tokens;
+        let prefill = constants.prefill_s(on.prompt_tokens, cached);
         // An unknown capacity is neutral: the mean of the known ones, and no capacity term when none is known.
         let capacity = view
             .capacity_tokens
             .filter(|tokens| *tokens > 0)
             .map(|tokens| tokens as f64);
-        let share = |tokens: f64| {
-            capacity
-                .or(fallback_capacity)
-                .map_or(0.0, |capacity| tokens / capacity)
-        };
-        let own_price = constants.prefill_s_per_token * missing;
+        let share = |tokens: f64| capacity.or(on.capacity).map_or(0.0, |capacity| tokens / capacity);
+        let held = (active + on.prompt_tokens + on.output_tokens) * on.held_share;
+        let occupied = share(missing) * on.output_tokens * step_s;
         Cost {
             wait: constants.prefill_s_per_token * pending,
-            prefill: constants.prefill_s(prompt_tokens, cached),
-            drag: steps * (constants.step_s + decode_step),
-            eviction: p.eviction_share * own_price * share(view.cached_tokens as f64).min(1.0),
-            overflow: p.overflow_s
-                * (share(active + prompt_tokens + output_tokens) - p.overflow_from).max(0.0),
-            decode: p.decode_share * output_tokens * decode_step,
+            prefill,
+            drag: steps * step_s,
+            crowding: p.delay_weight * on.behind * prefill + p.occupancy_weight * on.full * occupied,
+            overflow: p.overflow_s * (share(held) - p.overflow_from).max(0.0),
         }
     }
 }

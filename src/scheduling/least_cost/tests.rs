@@ -33,28 +33,50 @@ fn every_term_adds_up_by_hand() {
         pending_prefill_tokens: 4192,
         active_tokens: 88_000,
         inflight: 10,
-        cached_tokens: 50_000,
         ..endpoint(0)
     };
     let decision = decide(&prompt(10_000), &[view]);
-    let decode_step = 5.2e-8 * 88_000.0 + 2e-5 * 10.0;
+    let step = 0.0155 + 5.2e-8 * 88_000.0 + 2e-5 * 10.0;
     close(term(&decision, 0, "wait"), 4.31e-5 * 4192.0);
     // 10,000^2 - 6,000^2 = 64e6.
     close(term(&decision, 0, "prefill"), 4.31e-5 * 4000.0 + 1.4e-9 * 32e6);
     // 4192 + 4000 tokens are one step of 8192, and the last one.
-    close(term(&decision, 0, "drag"), 2.0 * (0.0155 + decode_step));
-    close(term(&decision, 0, "eviction"), 0.25 * 4.31e-5 * 4000.0 * 0.5);
+    close(term(&decision, 0, "drag"), 2.0 * step);
+    // 88,000 of 100,000 tokens in use: odds 7.333; 4000 tokens held for 100 steps.
+    close(
+        term(&decision, 0, "crowding"),
+        2.0 * (0.88 / 0.12) * 0.04 * 100.0 * step,
+    );
     // (88,000 + 10,000 + 100) / 100,000 - 0.9.
     close(term(&decision, 0, "overflow"), 20.0 * 0.081);
-    close(term(&decision, 0, "decode"), 0.05 * 100.0 * decode_step);
     close(decision.ranked[0].total, decision.ranked[0].terms.iter().sum());
+}
+
+#[test]
+fn a_busy_fleet_charges_a_miss_for_those_behind_it() {
+    let mut least_cost = LeastCost::new(LeastCostParameters::default());
+    let req = prompt(10_000);
+    // 0.431 s + 0.07 s of prefill every two seconds over two endpoints: load 0.125.
+    for second in 0..300 {
+        least_cost.commit(
+            Mono::from_secs_f64(f64::from(second) * 2.0),
+            &req,
+            2,
+            &endpoint(0),
+        );
+    }
+    let recency = Recency::default();
+    let views = [endpoint(0), endpoint(1)];
+    let field = Field::new(&req, 0.0, &views, &recency, 3);
+    let decision = least_cost.decide(Mono::from_secs_f64(598.0), field, &TERMS.into());
+    let share = term(&decision, 0, "crowding") / term(&decision, 0, "prefill");
+    assert!((share - 0.125 / 0.875).abs() < 0.01, "{share}");
 }
 
 #[test]
 fn an_unknown_capacity_counts_as_the_mean_of_the_known() {
     let loaded = |id, capacity_tokens| EndpointView {
         active_tokens: 100_000,
-        cached_tokens: 50_000,
         capacity_tokens,
         ..endpoint(id)
     };
@@ -63,7 +85,7 @@ fn an_unknown_capacity_counts_as_the_mean_of_the_known() {
     close(term(&decision, 2, "overflow"), 20.0 * (1.011 - 0.9));
     let unknown = decide(&prompt(1000), &[loaded(0, None), loaded(1, None)]);
     assert_eq!(term(&unknown, 0, "overflow"), 0.0);
-    assert_eq!(term(&unknown, 0, "eviction"), 0.0);
+    assert_eq!(term(&unknown, 0, "crowding"), 0.0);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Modelled endpoints: an engine each, and what the gateway knows of it.
 
 use crate::prefix::{BlockHash, EndpointId, PrefixIndex};
-use crate::scheduling::{EndpointView, Scraped};
+use crate::scheduling::{EndpointView, INDEX_MARGIN, Scraped};
 use crate::sim::engine::{Engine, EngineSpec, TimingModel};
 use crate::time::Mono;
 
@@ -13,7 +13,7 @@ pub struct FleetSpec {
     pub endpoints: usize,
     /// Relative speed per endpoint; 1 for those beyond the list.
     pub speeds: Vec<f64>,
-    /// Blocks that the index keeps per endpoint, relative to what the engine holds.
+    /// What the gateway takes the engines' caches for, relative to their true size.
     pub index_ratio: f64,
     /// How often gauges are sampled, in seconds; 0: before every decision.
     pub scrape_interval_s: f64,
@@ -76,7 +76,7 @@ pub(super) const NEVER: Mono = Mono::from_nanos(u64::MAX);
 
 impl Fleet {
     pub fn new(spec: &FleetSpec) -> Self {
-        let capacity = (f64::from(spec.engine.num_blocks) * spec.index_ratio).ceil() as usize;
+        let capacity = (f64::from(spec.engine.num_blocks) * INDEX_MARGIN * spec.index_ratio).ceil() as usize;
         // Generous: the index must be limited by its capacity per endpoint, not by its memory.
         let index = PrefixIndex::new((spec.endpoints * capacity * 128).max(16 << 20));
         let joins = |endpoint| {

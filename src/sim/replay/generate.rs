@@ -2,6 +2,7 @@
 
 use super::trace::exponential;
 use super::workload::{Session, Turn, Workload, mix};
+use crate::sim::engine::FleetPreset;
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 use std::collections::BTreeMap;
@@ -21,6 +22,8 @@ pub struct Scenario {
 #[derive(Clone, Debug, Default)]
 pub struct FleetShape {
     pub endpoints: Option<usize>,
+    /// Kind of server.
+    pub preset: Option<FleetPreset>,
     /// Running requests per endpoint.
     pub max_num_seqs: Option<u32>,
     /// Endpoint and second at which it joins.
@@ -374,6 +377,7 @@ fn lock_in(settings: &mut Settings) -> Plan {
         }
         let fleet = FleetShape {
             endpoints: Some(2),
+            preset: Some(FleetPreset::Llama31On1H100),
             max_num_seqs: Some(max_num_seqs),
             joins: vec![(1, joins_at_s)],
         };

@@ -88,7 +88,10 @@ struct MooncakeLine {
 
 fn mooncake(text: &str, options: &TraceOptions, rng: &mut impl Rng) -> Result<Workload, TraceError> {
     let lines: Vec<MooncakeLine> = json_lines(text)?;
-    let rounded = lines.len() > 1 && lines.iter().all(|line| line.timestamp % ROUNDED_MS < 10.0);
+    let rounded = lines.len() > 1
+        && lines
+            .iter()
+            .all(|line| (line.timestamp + 10.0) % ROUNDED_MS < 20.0);
     let jitter_s = options
         .jitter_s
         .unwrap_or(if rounded { ROUNDED_MS / 1e3 } else { 0.0 });
