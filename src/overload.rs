@@ -1,0 +1,11 @@
+//! What to do when more work comes than the fleet can take: wait in the right place, and keep the working set inside
+//! the caches.
+//!
+//! [`queue`] holds requests back in the router while every endpoint has enough to prefill, so that each is placed by
+//! what is true when its turn comes. [`working_set`] decides which conversations may begin while the running ones
+//! fill the caches. Both are state machines over [`Mono`](crate::time::Mono): the gateway and the replay run the same
+//! code. How the rules came about, what they gain and where they lose: `docs/overload.md`.
+
+pub mod drain;
+pub mod queue;
+pub mod working_set;

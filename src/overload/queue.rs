@@ -1,0 +1,432 @@
+//! The router's queue: who goes next when an endpoint frees, and who may wait at all.
+//!
+//! Inside one flow (a tenant at a priority) the order is `arrival + min(lambda * own miss, W)`: short misses first,
+//! and nobody is overtaken by a request that arrived more than W later. A request whose endpoint is busy is passed
+//! over. Between flows it is start-time fair queueing (Goyal, Vin and Cheng 1996) over work in tokens: a flow's share
+//! is its weight's, whatever the others send. The queue is bounded in requests, bytes and time; when it is full, the
+//! flow that holds the most for its weight gives way.
+
+mod flow;
+
+use super::drain::Drain;
+use crate::time::Mono;
+use flow::{Flow, Waiting};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::time::Duration;
+
+/// Flows told apart at a time; those beyond share one. A client can send any key, and memory is bounded.
+const MAX_FLOWS: usize = 4096;
+
+/// The flow that serves all beyond [`MAX_FLOWS`].
+const OTHERS: FlowId = FlowId(u64::MAX);
+
+/// Names a flow: a hash of tenant and priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowId(pub u64);
+
+/// What the queue can be told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct QueueSettings {
+    /// Requests that may wait at a time.
+    pub max_requests: usize,
+    /// Bytes of request bodies that may wait at a time.
+    pub max_bytes: u64,
+    /// B: an endpoint with more than this to prefill, in seconds, gets nothing from the queue.
+    pub hold_above_s: f64,
+    /// lambda: how many seconds of order one second of own prefill costs.
+    pub shortest_first: f64,
+    /// W: nobody is overtaken by a request that arrived this much later, or more.
+    pub overtake: Duration,
+    /// Requests of one flow that are looked at when an endpoint frees.
+    pub look_ahead: usize,
+}
+
+impl Default for QueueSettings {
+    /// B, lambda, W and the depth are the values measured in `docs/overload.md`.
+    fn default() -> Self {
+        Self {
+            max_requests: 1024,
+            max_bytes: 256 << 20,
+            hold_above_s: 1.0,
+            shortest_first: 20.0,
+            overtake: Duration::from_secs(60),
+            look_ahead: 96,
+        }
+    }
+}
+
+/// A request as the queue sees it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Arrival {
+    pub flow: FlowId,
+    /// Share of the flow against others; above 0.
+    pub weight: f64,
+    pub arrived: Mono,
+    /// Until when it may wait.
+    pub deadline: Mono,
+    /// Prefill that it needs on the endpoint that holds the most of it, in seconds.
+    pub miss_s: f64,
+    /// What it costs the fleet, in tokens: what is missing and what is to be generated.
+    pub work: f64,
+    /// Bytes of its body.
+    pub bytes: u64,
+    /// It would add a conversation to the working set: once one of these is held back by the gate, no later one goes.
+    pub fresh: bool,
+}
+
+/// What became of a request that was offered its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is on its way and leaves the queue.
+    Placed,
+    /// The endpoint that it is best served by is busy: others may go first.
+    Busy,
+    /// The working set has no room for it: no other fresh request goes before it.
+    Gated,
+    /// No endpoint takes anything now.
+    Stop,
+}
+
+/// Names a waiting request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    flow: FlowId,
+    place: Place,
+}
+
+/// Order in a flow: the key, then the number of arrival.
+type Place = (Mono, u64);
+
+/// What entering did.
+#[derive(Debug)]
+pub enum Entered<T> {
+    /// It waits; those in `gave_way` wait no more, for want of room.
+    Waits { ticket: Ticket, gave_way: Vec<T> },
+    /// There is no room, and its own flow holds the most: the request comes back.
+    Full(T),
+}
+
+/// What a request can expect that would enter now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outlook {
+    /// Waiting requests of its flow that go before it.
+    pub ahead: usize,
+    /// Seconds until its turn.
+    pub wait_s: f64,
+}
+
+/// Requests that wait, each with what the caller keeps of it.
+#[derive(Debug)]
+pub struct Queue<T> {
+    settings: QueueSettings,
+    flows: HashMap<FlowId, Flow<T>>,
+    /// Start tag of the request that was placed last: where a flow that comes anew begins.
+    virtual_time: f64,
+    len: usize,
+    bytes: u64,
+    arrivals: u64,
+    drain: Drain,
+}
+
+impl<T> Queue<T> {
+    /// An empty queue.
+    pub fn new(settings: QueueSettings) -> Self {
+        Self {
+            settings,
+            flows: HashMap::new(),
+            virtual_time: 0.0,
+            len: 0,
+            bytes: 0,
+            arrivals: 0,
+            drain: Drain::default(),
+        }
+    }
+
+    pub fn settings(&self) -> &QueueSettings {
+        &self.settings
+    }
+
+    /// Requests that wait.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of the waiting bodies.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// When the request that waits longest arrived.
+    pub fn oldest(&self) -> Option<Mono> {
+        self.flows.values().filter_map(Flow::oldest).min()
+    }
+
+    /// Puts a request in its place, at the cost of others when the queue is full and another flow holds more than
+    /// its share.
+    pub fn enter(&mut self, now: Mono, arrival: Arrival, payload: T) -> Entered<T> {
+        let mut arrival = Arrival {
+            weight: arrival.weight.max(f64::MIN_POSITIVE),
+            ..arrival
+        };
+        if !self.flows.contains_key(&arrival.flow) && self.flows.len() >= MAX_FLOWS {
+            arrival.flow = OTHERS;
+        }
+        let Some(gave_way) = self.make_room(&arrival) else {
+            return Entered::Full(payload);
+        };
+        self.drain.pass(now, self.len > 0);
+        self.arrivals += 1;
+        let place = (self.key(&arrival), self.arrivals);
+        let flow = self.flows.entry(arrival.flow).or_default();
+        flow.weight = arrival.weight;
+        flow.insert(place, Waiting { arrival, payload });
+        self.len += 1;
+        self.bytes += arrival.bytes;
+        let ticket = Ticket {
+            flow: arrival.flow,
+            place,
+        };
+        Entered::Waits { ticket, gave_way }
+    }
+
+    /// Takes a request out that waits no longer: its client left. `None` when it has left the queue before.
+    pub fn leave(&mut self, now: Mono, ticket: Ticket) -> Option<T> {
+        self.drain.pass(now, self.len > 0);
+        let waiting = self.take(ticket)?;
+        self.settle();
+        Some(waiting.payload)
+    }
+
+    /// Takes out everybody whose time is over, in no order.
+    pub fn expire(&mut self, now: Mono) -> Vec<T> {
+        self.drain.pass(now, self.len > 0);
+        let late = |(flow, state): (&FlowId, &Flow<T>)| {
+            let tickets = state.late(now).map(|place| Ticket { flow: *flow, place });
+            tickets.collect::<Vec<_>>()
+        };
+        let late: Vec<Ticket> = self.flows.iter().flat_map(late).collect();
+        let expired = late.into_iter().filter_map(|ticket| self.take(ticket));
+        let expired: Vec<T> = expired.map(|waiting| waiting.payload).collect();
+        self.settle();
+        expired
+    }
+
+    /// Something freed: offers the waiting requests their turn, in order, to `place`; returns how many it took.
+    ///
+    /// `place` is told the arrival and what the caller keeps of it, and puts the request on its way if it can.
+    pub fn pump(&mut self, now: Mono, mut place: impl FnMut(&Arrival, &mut T) -> Verdict) -> usize {
+        self.drain.pass(now, self.len > 0);
+        let before = self.len;
+        let mut turns: BinaryHeap<_> = self
+            .flows
+            .iter()
+            .filter(|(_, flow)| !flow.is_empty())
+            .map(|(id, flow)| Reverse(Turn::first(*id, flow, self.virtual_time)))
+            .collect();
+        let mut gated = false;
+        while let Some(Reverse(turn)) = turns.pop() {
+            let Some((next, verdict)) = self.offer(&turn, gated, &mut place) else {
+                continue;
+            };
+            match verdict {
+                Verdict::Stop => break,
+                Verdict::Gated => gated = true,
+                Verdict::Placed | Verdict::Busy => {}
+            }
+            if next.looked < self.settings.look_ahead {
+                turns.push(Reverse(next));
+            }
+        }
+        self.settle();
+        before - self.len
+    }
+
+    /// What a request can expect that would enter now. `assumed_rate`: tokens that the fleet takes per second, as
+    /// far as is known without having seen the queue drain.
+    pub fn outlook(&self, arrival: &Arrival, assumed_rate: f64) -> Outlook {
+        let key = self.key(arrival);
+        let own = self.flows.get(&arrival.flow);
+        let (ahead, mut work) = own.map_or((0, 0.0), |flow| flow.ahead_of(key));
+        // Others go in between as far as their weight allows.
+        let per_weight = (work + arrival.work) / arrival.weight.max(f64::MIN_POSITIVE);
+        let others = self.flows.iter().filter(|(id, _)| **id != arrival.flow);
+        work += others
+            .map(|(_, flow)| flow.work().min(per_weight * flow.weight))
+            .sum::<f64>();
+        let wait_s = work / self.drain.rate(assumed_rate).max(f64::MIN_POSITIVE);
+        Outlook { ahead, wait_s }
+    }
+
+    /// Seconds until all that waits now has left the queue.
+    pub fn drained_in_s(&self, assumed_rate: f64) -> f64 {
+        let work: f64 = self.flows.values().map(Flow::work).sum();
+        work / self.drain.rate(assumed_rate).max(f64::MIN_POSITIVE)
+    }
+
+    fn key(&self, arrival: &Arrival) -> Mono {
+        let behind_s = (self.settings.shortest_first * arrival.miss_s).max(0.0);
+        arrival.arrived
+            + Duration::try_from_secs_f64(behind_s).map_or(self.settings.overtake, |behind| {
+                behind.min(self.settings.overtake)
+            })
+    }
+
+    /// Offers the next request of a flow its turn; `None` when the flow has no further one.
+    fn offer(
+        &mut self,
+        turn: &Turn,
+        gated: bool,
+        place: &mut impl FnMut(&Arrival, &mut T) -> Verdict,
+    ) -> Option<(Turn, Verdict)> {
+        let flow = self.flows.get_mut(&turn.flow)?;
+        let (at, waiting) = flow.next_after(turn.passed)?;
+        let passed = Turn {
+            passed: Some(at),
+            looked: turn.looked + 1,
+            ..*turn
+        };
+        if gated && waiting.arrival.fresh {
+            return Some((
+                Turn {
+                    looked: turn.looked,
+                    ..passed
+                },
+                Verdict::Busy,
+            ));
+        }
+        let verdict = place(&waiting.arrival, &mut waiting.payload);
+        if verdict != Verdict::Placed {
+            return Some((passed, verdict));
+        }
+        let start = flow.charge(self.virtual_time, at);
+        let next = Turn {
+            tag: flow.start_tag(start),
+            looked: turn.looked,
+            ..passed
+        };
+        self.virtual_time = start;
+        let ticket = Ticket {
+            flow: turn.flow,
+            place: at,
+        };
+        let work = self.take(ticket).map_or(0.0, |waiting| waiting.arrival.work);
+        self.drain.placed(work);
+        Some((next, verdict))
+    }
+
+    fn take(&mut self, ticket: Ticket) -> Option<Waiting<T>> {
+        let waiting = self.flows.get_mut(&ticket.flow)?.remove(ticket.place)?;
+        self.len -= 1;
+        self.bytes -= waiting.arrival.bytes;
+        Some(waiting)
+    }
+
+    /// Forgets flows that have no claim left, and everything once nobody waits: the next time of need starts even.
+    fn settle(&mut self) {
+        if self.len == 0 {
+            self.flows.clear();
+            self.virtual_time = 0.0;
+        } else {
+            let now = self.virtual_time;
+            self.flows
+                .retain(|_, flow| !flow.is_empty() || flow.is_ahead_of(now));
+        }
+    }
+
+    /// Room for `arrival`: those who gave way, or `None` when there is none to be had.
+    fn make_room(&mut self, arrival: &Arrival) -> Option<Vec<T>> {
+        let QueueSettings {
+            max_requests,
+            max_bytes,
+            ..
+        } = self.settings;
+        let fits = |len: usize, bytes: u64| len < max_requests && bytes + arrival.bytes <= max_bytes;
+        if !fits(0, 0) {
+            return None;
+        }
+        let (mut len, mut bytes, mut places) = (self.len, self.bytes, Vec::new());
+        let largest = self.flows.iter().map(|(id, flow)| (*id, self.share(flow)));
+        let largest = largest.max_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
+        if let Some((id, _)) = largest
+            && let Some(flow) = self.flows.get(&id)
+        {
+            let own = self.flows.get(&arrival.flow).map_or(0.0, |flow| self.share(flow));
+            let own = own + self.share_of(1, arrival.bytes, arrival.weight);
+            for (place, waiting) in flow.from_last() {
+                if fits(len, bytes) {
+                    break;
+                }
+                let left = flow.bytes() - (self.bytes - bytes);
+                if id == arrival.flow || self.share_of(flow.len() - places.len(), left, flow.weight) <= own {
+                    return None;
+                }
+                places.push(Ticket {
+                    flow: id,
+                    place: *place,
+                });
+                (len, bytes) = (len - 1, bytes - waiting.arrival.bytes);
+            }
+        }
+        let gave_way = |queue: &mut Self, ticket| Some(queue.take(ticket)?.payload);
+        fits(len, bytes).then(|| {
+            places
+                .into_iter()
+                .filter_map(|ticket| gave_way(self, ticket))
+                .collect()
+        })
+    }
+
+    /// What a flow holds of the queue, for its weight.
+    fn share(&self, flow: &Flow<T>) -> f64 {
+        self.share_of(flow.len(), flow.bytes(), flow.weight)
+    }
+
+    fn share_of(&self, requests: usize, bytes: u64, weight: f64) -> f64 {
+        let of_requests = requests as f64 / self.settings.max_requests.max(1) as f64;
+        let of_bytes = bytes as f64 / self.settings.max_bytes.max(1) as f64;
+        of_requests.max(of_bytes) / weight
+    }
+}
+
+/// A flow's next turn in one pump.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Turn {
+    tag: f64,
+    flow: FlowId,
+    /// Place of the request that was offered last.
+    passed: Option<Place>,
+    looked: usize,
+}
+
+impl Turn {
+    fn first<T>(id: FlowId, flow: &Flow<T>, virtual_time: f64) -> Self {
+        Self {
+            tag: flow.start_tag(virtual_time),
+            flow: id,
+            passed: None,
+            looked: 0,
+        }
+    }
+}
+
+impl Eq for Turn {}
+
+impl Ord for Turn {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.tag.total_cmp(&other.tag).then(self.flow.cmp(&other.flow))
+    }
+}
+
+impl PartialOrd for Turn {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+#[cfg(test)]
+mod tests;

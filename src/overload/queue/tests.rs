@@ -1,0 +1,374 @@
+use super::*;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+use std::collections::BTreeMap;
+
+fn at(seconds: f64) -> Mono {
+    Mono::from_secs_f64(seconds)
+}
+
+/// A request of 100 tokens of work that misses nothing and waits as long as it has to.
+fn arrival(arrived_s: f64) -> Arrival {
+    Arrival {
+        flow: FlowId(0),
+        weight: 1.0,
+        arrived: at(arrived_s),
+        deadline: at(f64::MAX),
+        miss_s: 0.0,
+        work: 100.0,
+        bytes: 10,
+        fresh: false,
+    }
+}
+
+fn enter(queue: &mut Queue<u32>, arrival: Arrival, name: u32) -> Ticket {
+    match queue.enter(arrival.arrived, arrival, name) {
+        Entered::Waits { ticket, gave_way } if gave_way.is_empty() => ticket,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Lets `count` requests go, whatever they are; returns them in order.
+fn go(queue: &mut Queue<u32>, count: usize) -> Vec<u32> {
+    let mut gone = Vec::new();
+    queue.pump(at(1e6), |_, name| {
+        if gone.len() == count {
+            return Verdict::Stop;
+        }
+        gone.push(*name);
+        Verdict::Placed
+    });
+    gone
+}
+
+#[test]
+fn arrivals_go_in_order_but_for_short_misses_within_the_bound() {
+    let mut queue = Queue::new(QueueSettings::default());
+    // One second of own miss is worth twenty of order, sixty at most.
+    let long = Arrival {
+        miss_s: 1.0,
+        ..arrival(0.0)
+    };
+    let endless = Arrival {
+        miss_s: 100.0,
+        ..arrival(1.0)
+    };
+    enter(&mut queue, long, 0);
+    enter(&mut queue, endless, 1);
+    enter(&mut queue, arrival(19.9), 2);
+    enter(&mut queue, arrival(20.1), 3);
+    enter(&mut queue, arrival(60.9), 4);
+    enter(&mut queue, arrival(61.1), 5);
+    assert_eq!(go(&mut queue, 9), [2, 0, 3, 4, 1, 5]);
+    assert!(queue.is_empty() && queue.bytes() == 0);
+}
+
+#[test]
+fn a_request_whose_endpoint_is_busy_is_passed_over() {
+    let mut queue = Queue::new(QueueSettings::default());
+    for n in 0..4 {
+        enter(&mut queue, arrival(f64::from(n)), n);
+    }
+    let placed = queue.pump(at(5.0), |_, name| {
+        if *name % 2 == 0 {
+            Verdict::Busy
+        } else {
+            Verdict::Placed
+        }
+    });
+    assert_eq!(placed, 2);
+    assert_eq!(go(&mut queue, 9), [0, 2]);
+}
+
+#[test]
+fn no_fresh_request_passes_one_that_the_gate_holds() {
+    let mut queue = Queue::new(QueueSettings::default());
+    let fresh = |s| Arrival {
+        fresh: true,
+        ..arrival(s)
+    };
+    enter(&mut queue, fresh(0.0), 0);
+    enter(&mut queue, fresh(1.0), 1);
+    enter(&mut queue, arrival(2.0), 2);
+    let mut offered = Vec::new();
+    queue.pump(at(5.0), |arrival, name| {
+        offered.push(*name);
+        if arrival.fresh {
+            Verdict::Gated
+        } else {
+            Verdict::Placed
+        }
+    });
+    assert_eq!(offered, [0, 2]);
+    assert_eq!(go(&mut queue, 9), [0, 1]);
+}
+
+#[test]
+fn flows_share_by_weight_and_a_newcomer_goes_next() {
+    let mut queue = Queue::new(QueueSettings::default());
+    for n in 0..90 {
+        enter(&mut queue, arrival(0.0), n);
+    }
+    assert_eq!(go(&mut queue, 3), [0, 1, 2]);
+    let light = |s| Arrival {
+        flow: FlowId(1),
+        ..arrival(s)
+    };
+    let heavy = |s| Arrival {
+        flow: FlowId(2),
+        weight: 2.0,
+        ..arrival(s)
+    };
+    for n in 100..110 {
+        enter(&mut queue, light(1.0), n);
+    }
+    for n in 200..220 {
+        enter(&mut queue, heavy(1.0), n);
+    }
+    let next = go(&mut queue, 12);
+    let of = |range: std::ops::Range<u32>| next.iter().filter(|n| range.contains(n)).count();
+    assert!(next.iter().position(|n| *n == 100).unwrap() < 2, "{next:?}");
+    let shares = [of(0..90), of(100..110), of(200..220)];
+    assert!(
+        shares[0].abs_diff(3) <= 1 && shares[1].abs_diff(3) <= 1 && shares[2].abs_diff(6) <= 1,
+        "{shares:?}"
+    );
+}
+
+#[test]
+fn work_counts_not_requests() {
+    let mut queue = Queue::new(QueueSettings::default());
+    for n in 0..40 {
+        enter(&mut queue, arrival(0.0), n);
+        enter(
+            &mut queue,
+            Arrival {
+                flow: FlowId(1),
+                work: 900.0,
+                ..arrival(0.0)
+            },
+            100 + n,
+        );
+    }
+    let next = go(&mut queue, 20);
+    assert_eq!(next.iter().filter(|n| **n >= 100).count(), 2, "{next:?}");
+}
+
+#[test]
+fn when_full_the_flow_that_holds_the_most_gives_way() {
+    let settings = QueueSettings {
+        max_requests: 3,
+        max_bytes: 100,
+        ..QueueSettings::default()
+    };
+    let mut queue = Queue::new(settings);
+    for n in 0..3 {
+        enter(&mut queue, arrival(f64::from(n)), n);
+    }
+    assert!(matches!(queue.enter(at(3.0), arrival(3.0), 3), Entered::Full(3)));
+    let other = |s: f64| Arrival {
+        flow: FlowId(1),
+        ..arrival(s)
+    };
+    let Entered::Waits { gave_way, .. } = queue.enter(at(4.0), other(4.0), 4) else {
+        panic!()
+    };
+    assert_eq!(gave_way, [2]);
+    // One request against two: a second one would only turn the tables.
+    assert!(matches!(queue.enter(at(5.0), other(5.0), 5), Entered::Full(5)));
+    assert_eq!((queue.len(), queue.bytes()), (3, 30));
+    let huge = Arrival {
+        bytes: 101,
+        ..other(6.0)
+    };
+    assert!(matches!(queue.enter(at(6.0), huge, 6), Entered::Full(6)));
+}
+
+#[test]
+fn bytes_are_bounded_too() {
+    let settings = QueueSettings {
+        max_bytes: 100,
+        ..QueueSettings::default()
+    };
+    let mut queue = Queue::new(settings);
+    let sized = |flow, bytes| Arrival {
+        flow: FlowId(flow),
+        bytes,
+        ..arrival(0.0)
+    };
+    for n in 0..4 {
+        enter(&mut queue, sized(0, 25), n);
+    }
+    let Entered::Waits { gave_way, .. } = queue.enter(at(0.0), sized(1, 30), 9) else {
+        panic!()
+    };
+    assert_eq!(gave_way, [3, 2]);
+    assert_eq!(queue.bytes(), 80);
+}
+
+#[test]
+fn time_ends_a_wait_and_so_does_leaving() {
+    let mut queue = Queue::new(QueueSettings::default());
+    let until = |s, deadline_s| Arrival {
+        deadline: at(deadline_s),
+        ..arrival(s)
+    };
+    enter(&mut queue, until(0.0, 10.0), 0);
+    let ticket = enter(&mut queue, until(1.0, 20.0), 1);
+    enter(&mut queue, until(2.0, 5.0), 2);
+    assert_eq!(queue.oldest(), Some(at(0.0)));
+    let mut expired = queue.expire(at(10.0));
+    expired.sort_unstable();
+    assert_eq!(expired, [0, 2]);
+    assert_eq!(queue.leave(at(11.0), ticket), Some(1));
+    assert_eq!(queue.leave(at(11.0), ticket), None);
+    assert_eq!((queue.len(), queue.oldest()), (0, None));
+}
+
+#[test]
+fn the_outlook_is_what_comes_true() {
+    let mut queue = Queue::new(QueueSettings::default());
+    let mut now_s = 0.0;
+    // Ten arrivals and five departures a second, for a minute: 300 wait in the end, of 100 tokens each.
+    for n in 0..600 {
+        now_s = f64::from(n) / 10.0;
+        enter(&mut queue, arrival(now_s), n);
+        if n % 2 == 0 {
+            queue.pump_one(at(now_s));
+        }
+    }
+    let outlook = queue.outlook(&arrival(now_s), 1000.0);
+    assert_eq!(outlook.ahead, 300);
+    assert!((outlook.wait_s / 60.0 - 1.0).abs() < 0.1, "{outlook:?}");
+    assert!((queue.drained_in_s(1000.0) / 60.0 - 1.0).abs() < 0.1);
+    let newcomer = Arrival {
+        flow: FlowId(7),
+        ..arrival(now_s)
+    };
+    assert!(queue.outlook(&newcomer, 1000.0).wait_s < 1.0);
+}
+
+impl Queue<u32> {
+    fn pump_one(&mut self, now: Mono) {
+        let mut done = false;
+        self.pump(now, |_, _| {
+            if std::mem::replace(&mut done, true) {
+                Verdict::Stop
+            } else {
+                Verdict::Placed
+            }
+        });
+    }
+}
+
+#[test]
+fn a_flood_of_flows_is_bounded() {
+    let mut queue = Queue::new(QueueSettings {
+        max_requests: usize::MAX,
+        ..QueueSettings::default()
+    });
+    for n in 0..10_000 {
+        enter(
+            &mut queue,
+            Arrival {
+                flow: FlowId(n),
+                ..arrival(0.0)
+            },
+            0,
+        );
+    }
+    assert!(queue.flows.len() <= MAX_FLOWS + 1);
+    assert_eq!(queue.len(), 10_000);
+}
+
+/// Any mix of arrivals, departures, expiries and busy endpoints, against what must hold after each step.
+#[test]
+fn invariants_hold_under_random_traffic() {
+    for seed in 0..40 {
+        random_traffic(seed);
+    }
+}
+
+fn random_traffic(seed: u64) {
+    let mut rng = Pcg64Mcg::seed_from_u64(seed);
+    let settings = QueueSettings {
+        max_requests: 60,
+        max_bytes: 3_000,
+        ..QueueSettings::default()
+    };
+    let mut queue: Queue<u32> = Queue::new(settings);
+    // The naive model: who waits, with ticket and the endpoint that it wants.
+    let mut model: BTreeMap<u32, (Arrival, Ticket, u32)> = BTreeMap::new();
+    for step in 0..1_500_u32 {
+        let now = at(f64::from(step) * 0.5);
+        match rng.random_range(0..10) {
+            0..6 => {
+                let arrival = Arrival {
+                    flow: FlowId(rng.random_range(0..4)),
+                    weight: 1.0,
+                    deadline: now + Duration::from_secs(rng.random_range(20..400)),
+                    miss_s: rng.random::<f64>() * 6.0,
+                    work: rng.random_range(1..5000).into(),
+                    bytes: rng.random_range(1..200),
+                    ..arrival(f64::from(step) * 0.5)
+                };
+                match queue.enter(now, arrival, step) {
+                    Entered::Waits { ticket, gave_way } => {
+                        for name in gave_way {
+                            assert!(model.remove(&name).is_some());
+                        }
+                        model.insert(step, (arrival, ticket, rng.random_range(0..3)));
+                    }
+                    Entered::Full(name) => assert_eq!(name, step),
+                }
+            }
+            6 => {
+                if let Some(name) = model.keys().nth(rng.random_range(0..60)).copied() {
+                    let (_, ticket, _) = model.remove(&name).unwrap();
+                    assert_eq!(queue.leave(now, ticket), Some(name));
+                }
+            }
+            7 => {
+                for name in queue.expire(now) {
+                    assert!(model.remove(&name).unwrap().0.deadline <= now);
+                }
+                assert!(model.values().all(|(arrival, ..)| arrival.deadline > now));
+            }
+            _ => {
+                let mut seats = [0_u32; 3].map(|_| rng.random_range(0..3));
+                let mut gone = Vec::new();
+                queue.pump(now, |_, name| {
+                    let (_, _, wants) = model[name];
+                    if seats[wants as usize] == 0 {
+                        return Verdict::Busy;
+                    }
+                    seats[wants as usize] -= 1;
+                    gone.push(*name);
+                    Verdict::Placed
+                });
+                for name in gone {
+                    let (went, _, wants) = model.remove(&name).unwrap();
+                    let overtaken = model.values().any(|(stays, _, wanted)| {
+                        stays.flow == went.flow
+                            && *wanted == wants
+                            && stays.arrived + settings.overtake < went.arrived
+                    });
+                    assert!(
+                        !overtaken,
+                        "seed {seed}, step {step}: {name} went before its time"
+                    );
+                }
+            }
+        }
+        assert_eq!(queue.len(), model.len());
+        assert_eq!(
+            queue.bytes(),
+            model.values().map(|(arrival, ..)| arrival.bytes).sum::<u64>()
+        );
+        assert!(queue.len() <= settings.max_requests && queue.bytes() <= settings.max_bytes);
+        assert_eq!(
+            queue.oldest(),
+            model.values().map(|(arrival, ..)| arrival.arrived).min()
+        );
+    }
+}

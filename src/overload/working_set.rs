@@ -1,0 +1,438 @@
+//! The working-set gate: which conversations may begin while the running ones fill the caches.
+//!
+//! Past the caches' capacity each turn evicts somebody else's context, and every turn is computed anew: less gets
+//! done the more is asked. The gate lets running conversations go on and admits new ones to an endpoint while what
+//! is in use there, and what is idle but likely to come back, leaves room. What is likely is learnt per touch class
+//! (how often a conversation has come so far); a gate that would not help stays open, because without regret
+//! (missing tokens that the fleet knew a moment ago) nothing is being evicted too early.
+//!
+//! A conversation is known by its session id, or by its blocks: a prompt that contains the block at the end, or the
+//! one at half, of what a conversation said last continues it.
+
+mod learnt;
+
+use crate::prefix::{BlockHash, EndpointId};
+use crate::time::Mono;
+use learnt::{CLASSES, Regret, Reuse, class_of};
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+/// What the gate can be told; the defaults are the values measured in `docs/overload.md`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WorkingSetSettings {
+    /// phi: share of an endpoint's KV capacity that conversations may fill.
+    pub fraction: f64,
+    /// tau: an idle conversation counts this long. Must exceed the longest usual pause between turns.
+    pub idle: Duration,
+    /// How long a conversation that was served may come back without waiting.
+    pub tenure: Duration,
+    /// Theta: the gate is open while regret is at most this.
+    pub regret: f64,
+    /// Prompts of which some endpoint holds at least this share bring little that is new, and never wait.
+    pub known: f64,
+    /// Idle conversations of a touch class count when at least this share of them comes back.
+    pub reuse: f64,
+    /// Conversations remembered at a time.
+    pub max_conversations: usize,
+}
+
+impl Default for WorkingSetSettings {
+    fn default() -> Self {
+        Self {
+            fraction: 0.95,
+            idle: Duration::from_secs(150),
+            tenure: Duration::from_secs(900),
+            regret: 0.2,
+            known: 0.9,
+            reuse: 0.5,
+            max_conversations: 65_536,
+        }
+    }
+}
+
+/// Names a conversation.
+type Name = u64;
+
+/// A request as the gate sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Visit<'a> {
+    /// Hash of the session id, when the client sent one.
+    pub session: Option<u64>,
+    /// Hashes of the prompt's blocks.
+    pub blocks: &'a [BlockHash],
+    pub prompt_tokens: u32,
+    /// Prompt tokens that the endpoint which holds the most of them holds.
+    pub best_match_tokens: u32,
+}
+
+/// A dispatched request's part in the working set; give it back by [`WorkingSet::ended`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stay(Name);
+
+#[derive(Clone, Debug)]
+struct Conversation {
+    endpoint: EndpointId,
+    /// Tokens said so far, answers included.
+    context_tokens: u64,
+    /// Those of them that no other conversation shares.
+    own_tokens: u64,
+    /// Blocks at its start that others had brought.
+    shared_blocks: usize,
+    turns: u32,
+    inflight: u32,
+    seen: Mono,
+    /// Number of its newest idle period.
+    pause: u64,
+    /// Touch class under which its idle tokens count now.
+    counted: Option<usize>,
+    marks: [Option<BlockHash>; 2],
+}
+
+/// Tokens that count on one endpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Occupancy {
+    in_use: u64,
+    idle: [u64; CLASSES],
+}
+
+/// Tokens that conversations hold on one endpoint, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Of conversations with a request in flight.
+    pub in_use_tokens: u64,
+    /// Of idle ones that are likely to come back.
+    pub idle_tokens: u64,
+}
+
+/// An idle period that has not been judged yet.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    from: Mono,
+    name: Name,
+    number: u64,
+    class: usize,
+}
+
+/// The conversations of one pool. Bounded by [`WorkingSetSettings::max_conversations`].
+#[derive(Debug)]
+pub struct WorkingSet {
+    settings: WorkingSetSettings,
+    conversations: HashMap<Name, Conversation>,
+    by_mark: HashMap<BlockHash, Name>,
+    endpoints: Vec<Occupancy>,
+    /// One entry per conversation, roughly in order of last use.
+    by_age: VecDeque<(Mono, Name)>,
+    pauses: VecDeque<Pause>,
+    pause_number: u64,
+    reuse: [Reuse; CLASSES],
+    regret: Regret,
+}
+
+impl WorkingSet {
+    /// A gate that knows nothing yet, and is open.
+    pub fn new(settings: WorkingSetSettings) -> Self {
+        Self {
+            settings,
+            conversations: HashMap::new(),
+            by_mark: HashMap::new(),
+            endpoints: Vec::new(),
+            by_age: VecDeque::new(),
+            pauses: VecDeque::new(),
+            pause_number: 0,
+            reuse: [Reuse::default(); CLASSES],
+            regret: Regret::default(),
+        }
+    }
+
+    /// Whether the request would add a conversation: it continues none with tenure and is mostly unknown.
+    pub fn is_fresh(&self, now: Mono, visit: &Visit) -> bool {
+        let known = self.settings.known * f64::from(visit.prompt_tokens);
+        f64::from(visit.best_match_tokens) < known && self.continued(now, visit).is_none()
+    }
+
+    /// Whether a fresh request may go to `endpoint`, which has to make room for `new_tokens`.
+    pub fn admits(&self, endpoint: EndpointId, new_tokens: u64, capacity_tokens: Option<u64>) -> bool {
+        let Some(capacity) = capacity_tokens.filter(|_| self.is_closing()) else {
+            return true;
+        };
+        let held = self.held(endpoint);
+        let held = held.in_use_tokens + held.idle_tokens;
+        // What is too large for an empty endpoint waits in vain.
+        held == 0 || (held + new_tokens) as f64 <= self.settings.fraction * capacity as f64
+    }
+
+    /// Whether regret is high enough for the gate to hold anybody back.
+    pub fn is_closing(&self) -> bool {
+        self.regret.share() > self.settings.regret
+    }
+
+    /// Share of the missing tokens that the fleet knew within `idle`, 0..=1.
+    pub fn regret(&self) -> f64 {
+        self.regret.share()
+    }
+
+    /// Tokens that count on `endpoint`.
+    pub fn held(&self, endpoint: EndpointId) -> Held {
+        let Some(occupancy) = self.endpoints.get(usize::from(endpoint.0)) else {
+            return Held::default();
+        };
+        let likely = self
+            .reuse
+            .iter()
+            .map(|reuse| reuse.share() >= self.settings.reuse);
+        let idle = occupancy.idle.iter().zip(likely);
+        Held {
+            in_use_tokens: occupancy.in_use,
+            idle_tokens: idle.filter(|(_, likely)| *likely).map(|(tokens, _)| tokens).sum(),
+        }
+    }
+
+    /// Conversations remembered.
+    pub fn len(&self) -> usize {
+        self.conversations.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.conversations.is_empty()
+    }
+
+    /// A request goes to `endpoint`, which holds `match_tokens` of it. `None` for a prompt that brings nothing that
+    /// could be known again.
+    pub fn dispatched(
+        &mut self,
+        now: Mono,
+        visit: &Visit,
+        endpoint: EndpointId,
+        match_tokens: u32,
+    ) -> Option<Stay> {
+        self.pass(now);
+        let continued = self.continued(now, visit);
+        self.observe_regret(now, visit, continued, match_tokens);
+        let name = continued.or_else(|| self.begin(now, visit))?;
+        self.uncount(name);
+        let conversation = self.conversations.get_mut(&name)?;
+        let grown = u64::from(visit.prompt_tokens).saturating_sub(conversation.context_tokens);
+        conversation.own_tokens += grown;
+        conversation.context_tokens = visit.prompt_tokens.into();
+        conversation.endpoint = endpoint;
+        conversation.turns = conversation.turns.saturating_add(1);
+        conversation.inflight += 1;
+        conversation.seen = now;
+        self.mark(name, visit.blocks);
+        self.count(name);
+        Some(Stay(name))
+    }
+
+    /// The request ended, after an answer of `output_tokens`.
+    pub fn ended(&mut self, now: Mono, stay: Stay, output_tokens: u32) {
+        self.pass(now);
+        self.uncount(stay.0);
+        self.pause_number += 1;
+        let Some(conversation) = self.conversations.get_mut(&stay.0) else {
+            return;
+        };
+        conversation.own_tokens += u64::from(output_tokens);
+        conversation.context_tokens += u64::from(output_tokens);
+        conversation.seen = now;
+        conversation.inflight = conversation.inflight.saturating_sub(1);
+        if conversation.inflight == 0 {
+            let class = class_of(conversation.turns);
+            conversation.counted = Some(class);
+            conversation.pause = self.pause_number;
+            self.pauses.push_back(Pause {
+                from: now,
+                name: stay.0,
+                number: self.pause_number,
+                class,
+            });
+        }
+        self.count(stay.0);
+    }
+
+    /// Time passes: idle periods are judged, old conversations are forgotten.
+    pub fn pass(&mut self, now: Mono) {
+        while let Some(pause) = self.pauses.front().copied()
+            && pause.from + self.settings.idle <= now
+        {
+            self.pauses.pop_front();
+            self.judge(now, &pause);
+        }
+        while let Some((seen, name)) = self.by_age.front().copied()
+            && (seen + self.settings.tenure <= now
+                || self.conversations.len() > self.settings.max_conversations)
+        {
+            self.by_age.pop_front();
+            self.forget_or_requeue(now, name);
+        }
+    }
+
+    /// An endpoint's cache is gone: nothing counts there.
+    pub fn forget_endpoint(&mut self, endpoint: EndpointId) {
+        let names: Vec<Name> = self
+            .conversations
+            .iter()
+            .filter(|(_, c)| c.endpoint == endpoint)
+            .map(|(name, _)| *name)
+            .collect();
+        names.into_iter().for_each(|name| self.forget(name));
+    }
+
+    /// The conversation with tenure that the request continues.
+    fn continued(&self, now: Mono, visit: &Visit) -> Option<Name> {
+        let has_tenure = |name: &Name| {
+            let conversation = self.conversations.get(name);
+            conversation.is_some_and(|c| c.inflight > 0 || c.seen + self.settings.tenure > now)
+        };
+        if let Some(session) = visit.session {
+            return Some(session).filter(has_tenure);
+        }
+        let deepest_first = visit.blocks.iter().rev();
+        deepest_first
+            .filter_map(|block| self.by_mark.get(block))
+            .copied()
+            .find(has_tenure)
+    }
+
+    fn begin(&mut self, now: Mono, visit: &Visit) -> Option<Name> {
+        let known_share = f64::from(visit.best_match_tokens) / f64::from(visit.prompt_tokens.max(1));
+        let shared_blocks = (known_share * visit.blocks.len() as f64).round() as usize;
+        // Without a session id, its last block names it; a prompt that others brought is nobody's conversation.
+        let name = match visit.session {
+            Some(session) => session,
+            None => *visit.blocks.get(shared_blocks..)?.last()?,
+        };
+        self.forget(name);
+        self.by_age.push_back((now, name));
+        let shared_tokens = visit.best_match_tokens.into();
+        self.conversations.insert(
+            name,
+            Conversation {
+                endpoint: EndpointId(0),
+                context_tokens: shared_tokens,
+                own_tokens: 0,
+                shared_blocks,
+                turns: 0,
+                inflight: 0,
+                seen: now,
+                pause: 0,
+                counted: None,
+                marks: [None; 2],
+            },
+        );
+        Some(name)
+    }
+
+    /// Remembers the blocks by which the next turn is known: the last one, and the one at half, for a context that
+    /// was cut since. Blocks that others share say nothing.
+    fn mark(&mut self, name: Name, blocks: &[BlockHash]) {
+        let Some(conversation) = self.conversations.get_mut(&name) else {
+            return;
+        };
+        let half = blocks.len().div_ceil(2).max(conversation.shared_blocks);
+        let new = [
+            blocks
+                .get(conversation.shared_blocks..)
+                .and_then(<[_]>::last)
+                .copied(),
+            blocks.get(half).copied(),
+        ];
+        let old = std::mem::replace(&mut conversation.marks, new);
+        for mark in old.into_iter().flatten() {
+            if self.by_mark.get(&mark) == Some(&name) {
+                self.by_mark.remove(&mark);
+            }
+        }
+        for mark in new.into_iter().flatten() {
+            self.by_mark.insert(mark, name);
+        }
+    }
+
+    fn observe_regret(&mut self, now: Mono, visit: &Visit, continued: Option<Name>, match_tokens: u32) {
+        let recent = continued
+            .and_then(|name| self.conversations.get(&name))
+            .filter(|c| c.inflight > 0 || c.seen + self.settings.idle > now)
+            .map_or(0, |c| c.context_tokens.min(visit.prompt_tokens.into()));
+        let known = recent.max(visit.best_match_tokens.into());
+        let missing = visit.prompt_tokens.saturating_sub(match_tokens);
+        let avoidable = known.saturating_sub(match_tokens.into());
+        self.regret.observe(now, avoidable as f64, f64::from(missing));
+    }
+
+    /// An idle period is old enough to say how it ended. Judging reuse at once and its absence later would make
+    /// reuse look more likely than it is, most of all at the start.
+    fn judge(&mut self, now: Mono, pause: &Pause) {
+        let conversation = self.conversations.get_mut(&pause.name);
+        let unused = match conversation {
+            None => true,
+            Some(c) => c.inflight == 0 && c.pause == pause.number,
+        };
+        self.reuse[pause.class].observe(now, !unused);
+        if unused {
+            self.uncount(pause.name);
+        }
+    }
+
+    fn forget_or_requeue(&mut self, now: Mono, name: Name) {
+        let Some(conversation) = self.conversations.get(&name) else {
+            return;
+        };
+        let crowded = self.conversations.len() > self.settings.max_conversations;
+        if conversation.inflight > 0 && !crowded || conversation.seen + self.settings.tenure > now && !crowded
+        {
+            self.by_age.push_back((conversation.seen.max(now), name));
+        } else {
+            self.forget(name);
+        }
+    }
+
+    fn forget(&mut self, name: Name) {
+        self.uncount(name);
+        let Some(conversation) = self.conversations.remove(&name) else {
+            return;
+        };
+        for mark in conversation.marks.into_iter().flatten() {
+            if self.by_mark.get(&mark) == Some(&name) {
+                self.by_mark.remove(&mark);
+            }
+        }
+    }
+
+    /// Adds a conversation's own tokens where they count now.
+    fn count(&mut self, name: Name) {
+        let Some(conversation) = self.conversations.get(&name) else {
+            return;
+        };
+        let at = usize::from(conversation.endpoint.0);
+        if at >= self.endpoints.len() {
+            self.endpoints.resize(at + 1, Occupancy::default());
+        }
+        if let Some(tokens) = self.endpoints[at].of(conversation) {
+            *tokens += conversation.own_tokens;
+        }
+    }
+
+    /// Takes a conversation's own tokens out of where they count; the reverse of [`count`](Self::count).
+    fn uncount(&mut self, name: Name) {
+        let Some(conversation) = self.conversations.get_mut(&name) else {
+            return;
+        };
+        let occupancy = self.endpoints.get_mut(usize::from(conversation.endpoint.0));
+        if let Some(tokens) = occupancy.and_then(|occupancy| occupancy.of(conversation)) {
+            *tokens -= conversation.own_tokens;
+        }
+        conversation.counted = None;
+    }
+}
+
+impl Occupancy {
+    /// The sum that a conversation counts in; `None` when it has been idle for too long.
+    fn of(&mut self, conversation: &Conversation) -> Option<&mut u64> {
+        if conversation.inflight > 0 {
+            return Some(&mut self.in_use);
+        }
+        conversation.counted.map(|class| &mut self.idle[class])
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,209 @@
+use super::*;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
+
+const POD: EndpointId = EndpointId(1);
+
+fn at(seconds: f64) -> Mono {
+    Mono::from_secs_f64(seconds)
+}
+
+/// A prompt of `blocks` blocks of ten tokens, the first `known` of which some endpoint holds.
+fn visit(blocks: &[BlockHash], known: u32) -> Visit<'_> {
+    Visit {
+        session: None,
+        blocks,
+        prompt_tokens: blocks.len() as u32 * 10,
+        best_match_tokens: known * 10,
+    }
+}
+
+fn blocks(of: u64, count: u64) -> Vec<BlockHash> {
+    (0..count).map(|n| of * 1000 + n).collect()
+}
+
+/// Teaches the gate that evicting hurts.
+fn make_regretful(set: &mut WorkingSet, now: Mono) {
+    let known = blocks(999, 10_000);
+    set.dispatched(now, &visit(&known, 10_000), EndpointId(9), 0);
+    assert!(set.is_closing());
+}
+
+#[test]
+fn a_conversation_is_known_by_its_end_its_half_or_its_session() {
+    let mut set = WorkingSet::new(WorkingSetSettings::default());
+    let first = blocks(1, 10);
+    assert!(set.is_fresh(at(0.0), &visit(&first, 0)));
+    let stay = set.dispatched(at(0.0), &visit(&first, 0), POD, 0).unwrap();
+    set.ended(at(1.0), stay, 20);
+    let more = blocks(1, 14);
+    assert!(
+        !set.is_fresh(at(2.0), &visit(&more, 0)),
+        "evicted, but it has tenure"
+    );
+    let mut cut = blocks(1, 6);
+    cut.extend(blocks(2, 5));
+    assert!(!set.is_fresh(at(2.0), &visit(&cut, 0)));
+    let mut early_cut = blocks(1, 4);
+    early_cut.extend(blocks(2, 5));
+    assert!(set.is_fresh(at(2.0), &visit(&early_cut, 0)));
+    assert!(set.is_fresh(at(902.0), &visit(&more, 0)), "tenure is over");
+    let named = |blocks| Visit {
+        session: Some(77),
+        ..visit(blocks, 0)
+    };
+    let other = blocks(3, 5);
+    set.dispatched(at(903.0), &named(&other), POD, 0).unwrap();
+    assert!(!set.is_fresh(at(904.0), &named(&first)));
+}
+
+#[test]
+fn shared_beginnings_make_no_conversation() {
+    let mut set = WorkingSet::new(WorkingSetSettings::default());
+    let with_own = |of| {
+        let mut all = blocks(0, 8);
+        all.extend(blocks(of, 4));
+        all
+    };
+    set.dispatched(at(0.0), &visit(&with_own(1), 8), POD, 80).unwrap();
+    assert_eq!(set.held(POD).in_use_tokens, 40);
+    assert!(
+        set.is_fresh(at(1.0), &visit(&with_own(2), 8)),
+        "the half of the first lies in what both share"
+    );
+    assert!(
+        !set.is_fresh(at(1.0), &visit(&blocks(0, 8), 8)),
+        "wholly known: nothing to hold back"
+    );
+    assert_eq!(set.dispatched(at(1.0), &visit(&blocks(0, 8), 8), POD, 80), None);
+}
+
+#[test]
+fn idle_tokens_count_when_their_class_comes_back_and_not_for_ever() {
+    let mut set = WorkingSet::new(WorkingSetSettings::default());
+    for (from_s, turn) in [(0.0, 5), (10.0, 6)] {
+        let visits = (0..40).map(|of| set.dispatched(at(from_s), &visit(&blocks(of, turn), 0), POD, 0));
+        let stays: Vec<_> = visits.map(Option::unwrap).collect();
+        for stay in stays {
+            set.ended(at(from_s + 1.0), stay, 0);
+        }
+    }
+    assert_eq!(
+        set.held(POD),
+        Held::default(),
+        "nothing is judged before its time"
+    );
+    set.pass(at(151.0));
+    let stay = set
+        .dispatched(at(152.0), &visit(&blocks(100, 5), 0), POD, 0)
+        .unwrap();
+    assert_eq!(set.held(POD).in_use_tokens, 50);
+    set.ended(at(153.0), stay, 7);
+    assert_eq!(
+        set.held(POD),
+        Held {
+            in_use_tokens: 0,
+            idle_tokens: 57
+        }
+    );
+    set.pass(at(302.9));
+    assert_eq!(set.held(POD).idle_tokens, 57);
+    set.pass(at(303.0));
+    assert_eq!(set.held(POD), Held::default());
+}
+
+#[test]
+fn the_gate_closes_only_with_regret_and_never_on_an_empty_endpoint() {
+    let mut set = WorkingSet::new(WorkingSetSettings::default());
+    set.dispatched(at(0.0), &visit(&blocks(1, 90), 0), POD, 0)
+        .unwrap();
+    assert!(set.admits(POD, 100, Some(1000)), "no regret");
+    make_regretful(&mut set, at(1.0));
+    assert!(set.admits(POD, 50, Some(1000)));
+    assert!(!set.admits(POD, 51, Some(1000)));
+    assert!(set.admits(POD, 51, None), "an unknown capacity bounds nothing");
+    assert!(set.admits(EndpointId(2), 5000, Some(1000)));
+}
+
+#[test]
+fn one_shot_prompts_leave_the_gate_open() {
+    let mut set = WorkingSet::new(WorkingSetSettings::default());
+    for of in 0..2000 {
+        let now = at(of as f64);
+        let stay = set.dispatched(now, &visit(&blocks(of, 20), 0), POD, 0).unwrap();
+        set.ended(now, stay, 10);
+    }
+    assert!(!set.is_closing() && set.regret() == 0.0);
+    assert_eq!(set.held(POD), Held::default());
+}
+
+#[test]
+fn an_endpoint_that_lost_its_cache_holds_nothing() {
+    let mut set = WorkingSet::new(WorkingSetSettings::default());
+    let stay = set.dispatched(at(0.0), &visit(&blocks(1, 9), 0), POD, 0).unwrap();
+    set.forget_endpoint(POD);
+    assert_eq!((set.held(POD), set.len()), (Held::default(), 0));
+    set.ended(at(1.0), stay, 5);
+    assert!(set.is_empty());
+}
+
+/// The running sums against a sum over all conversations, and the bounds, under any traffic.
+#[test]
+fn sums_and_bounds_hold_under_random_traffic() {
+    for seed in 0..20 {
+        let mut rng = Pcg64Mcg::seed_from_u64(seed);
+        let settings = WorkingSetSettings {
+            max_conversations: 30,
+            ..WorkingSetSettings::default()
+        };
+        let mut set = WorkingSet::new(settings);
+        let mut stays = Vec::new();
+        let mut now_s = 0.0;
+        for _ in 0..2000 {
+            now_s += rng.random::<f64>() * 40.0;
+            match rng.random_range(0..9) {
+                0..5 => {
+                    let of = rng.random_range(0..60);
+                    let all = blocks(of, rng.random_range(1..30));
+                    let known = rng.random_range(0..=all.len() as u32);
+                    let session = rng.random_bool(0.3).then_some(of);
+                    let visit = Visit {
+                        session,
+                        ..visit(&all, known)
+                    };
+                    stays.extend(set.dispatched(at(now_s), &visit, EndpointId(rng.random_range(0..3)), 0));
+                }
+                5..8 if !stays.is_empty() => {
+                    let stay = stays.swap_remove(rng.random_range(0..stays.len()));
+                    set.ended(at(now_s), stay, rng.random_range(0..50));
+                }
+                8 if rng.random_bool(0.05) => set.forget_endpoint(EndpointId(1)),
+                _ => set.pass(at(now_s)),
+            }
+            check(&set);
+        }
+    }
+}
+
+fn check(set: &WorkingSet) {
+    let mut sums = vec![Occupancy::default(); set.endpoints.len()];
+    for conversation in set.conversations.values() {
+        let at = usize::from(conversation.endpoint.0);
+        if let Some(tokens) = sums.get_mut(at).and_then(|sums| sums.of(conversation)) {
+            *tokens += conversation.own_tokens;
+        }
+    }
+    assert_eq!(sums, set.endpoints);
+    assert!(set.conversations.len() <= set.settings.max_conversations + 1);
+    assert!(
+        set.by_age.len() <= 2 * set.settings.max_conversations + 2,
+        "{}",
+        set.by_age.len()
+    );
+    assert!(set.by_mark.len() <= 2 * set.conversations.len());
+    assert!(
+        set.by_mark
+            .values()
+            .all(|name| set.conversations.contains_key(name))
+    );
+}
