@@ -8,4 +8,5 @@
 
 pub mod drain;
 pub mod queue;
+pub mod turn;
 pub mod working_set;

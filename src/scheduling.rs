@@ -52,6 +52,7 @@ use crate::prefix::EndpointId;
 use crate::time::Mono;
 use field::Field;
 use least_cost::AtDispatch;
+use least_cost::model::FleetModel;
 use output::OutputLengths;
 use policy::Rule;
 use rand::Rng;
@@ -71,6 +72,8 @@ pub struct Scheduler {
     term_names: Arc<[&'static str]>,
     recency: Recency,
     outputs: OutputLengths,
+    /// How fast the endpoints prefill, for policies that do not ask.
+    pace: FleetModel,
 }
 
 /// A committed pick. The request keeps it: to take the pick back, or to report how long the first byte took.
@@ -102,6 +105,10 @@ impl Scheduler {
             policy,
             recency: Recency::default(),
             outputs: OutputLengths::default(),
+            pace: {
+                let assumed = LeastCostParameters::default();
+                FleetModel::new(assumed.start, assumed.step_tokens, assumed.learn)
+            },
         }
     }
 
@@ -169,7 +176,7 @@ impl Scheduler {
         match &mut self.policy.0 {
             Rule::LeastCost(least_cost) => least_cost.fleet.forget(id),
             Rule::Rival(state) => state.fleet.forget(id),
-            _ => {}
+            _ => self.pace.forget(id),
         }
     }
 
@@ -180,7 +187,7 @@ impl Scheduler {
         match &mut self.policy.0 {
             Rule::LeastCost(least_cost) => least_cost.observe_first_byte(now, id, at, elapsed_s),
             Rule::Rival(state) => state.fleet.observe_first_byte(now, id, at, elapsed_s),
-            _ => {}
+            _ => self.pace.observe_first_byte(now, id, at, elapsed_s),
         }
     }
 
@@ -199,6 +206,16 @@ impl Scheduler {
     /// Output tokens to reckon with for a request; what callers add to an endpoint's active tokens.
     pub fn expected_output_tokens(&self, model: &str, max_output_tokens: Option<u32>) -> u32 {
         self.outputs.expected(model, max_output_tokens) as u32
+    }
+
+    /// Time that an endpoint takes to prefill one uncached prompt token, in seconds, as far as is known.
+    pub fn prefill_s_per_token(&self, now: Mono, id: EndpointId) -> f64 {
+        let fleet = match &self.policy.0 {
+            Rule::LeastCost(least_cost) => &least_cost.fleet,
+            Rule::Rival(state) => &state.fleet,
+            _ => &self.pace,
+        };
+        fleet.constants(now, id).prefill_s_per_token
     }
 
     /// What `least-cost` believes of an endpoint; `None` with other policies.

@@ -9,6 +9,7 @@
 mod flow;
 
 use super::drain::Drain;
+use crate::prefix::EndpointId;
 use crate::time::Mono;
 use flow::{Flow, Waiting};
 use std::cmp::Reverse;
@@ -20,6 +21,9 @@ const MAX_FLOWS: usize = 4096;
 
 /// The flow that serves all beyond [`MAX_FLOWS`].
 const OTHERS: FlowId = FlowId(u64::MAX);
+
+/// How long a request that waits for one busy endpoint is taken to prefer it, before all are looked at again.
+const RECONSIDER: Duration = Duration::from_millis(250);
 
 /// Names a flow: a hash of tenant and priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,11 +85,20 @@ pub enum Verdict {
     /// It is on its way and leaves the queue.
     Placed,
     /// The endpoint that it is best served by is busy: others may go first.
-    Busy,
+    Busy(EndpointId),
     /// The working set has no room for it: no other fresh request goes before it.
     Gated,
     /// No endpoint takes anything now.
     Stop,
+}
+
+/// The endpoints, as a queue sees them that offers turns.
+pub trait Offers<T> {
+    /// Whether the endpoint takes anything now.
+    fn is_free(&self, endpoint: EndpointId) -> bool;
+
+    /// Puts the request on its way if it can go now.
+    fn offer(&mut self, arrival: &Arrival, payload: &mut T) -> Verdict;
 }
 
 /// Names a waiting request.
@@ -184,7 +197,14 @@ impl<T> Queue<T> {
         let place = (self.key(&arrival), self.arrivals);
         let flow = self.flows.entry(arrival.flow).or_default();
         flow.weight = arrival.weight;
-        flow.insert(place, Waiting { arrival, payload });
+        flow.insert(
+            place,
+            Waiting {
+                arrival,
+                payload,
+                prefers: None,
+            },
+        );
         self.len += 1;
         self.bytes += arrival.bytes;
         let ticket = Ticket {
@@ -216,27 +236,23 @@ impl<T> Queue<T> {
         expired
     }
 
-    /// Something freed: offers the waiting requests their turn, in order, to `place`; returns how many it took.
-    ///
-    /// `place` is told the arrival and what the caller keeps of it, and puts the request on its way if it can.
-    pub fn pump(&mut self, now: Mono, mut place: impl FnMut(&Arrival, &mut T) -> Verdict) -> usize {
+    /// Something freed: offers the waiting requests their turn, in order; returns how many went.
+    pub fn pump(&mut self, now: Mono, fleet: &mut impl Offers<T>) -> usize {
         self.drain.pass(now, self.len > 0);
         let before = self.len;
-        let mut turns: BinaryHeap<_> = self
-            .flows
-            .iter()
-            .filter(|(_, flow)| !flow.is_empty())
+        let waiting = self.flows.iter().filter(|(_, flow)| !flow.is_empty());
+        let mut turns: BinaryHeap<_> = waiting
             .map(|(id, flow)| Reverse(Turn::first(*id, flow, self.virtual_time)))
             .collect();
         let mut gated = false;
         while let Some(Reverse(turn)) = turns.pop() {
-            let Some((next, verdict)) = self.offer(&turn, gated, &mut place) else {
+            let Some((next, verdict)) = self.offer(now, &turn, gated, fleet) else {
                 continue;
             };
             match verdict {
-                Verdict::Stop => break,
-                Verdict::Gated => gated = true,
-                Verdict::Placed | Verdict::Busy => {}
+                Some(Verdict::Stop) => break,
+                Some(Verdict::Gated) => gated = true,
+                Some(Verdict::Placed | Verdict::Busy(_)) | None => {}
             }
             if next.looked < self.settings.look_ahead {
                 turns.push(Reverse(next));
@@ -276,47 +292,49 @@ impl<T> Queue<T> {
             })
     }
 
-    /// Offers the next request of a flow its turn; `None` when the flow has no further one.
+    /// Offers the next request of a flow its turn, if there is anything new to offer; `None` when the flow has no
+    /// further one.
     fn offer(
         &mut self,
+        now: Mono,
         turn: &Turn,
         gated: bool,
-        place: &mut impl FnMut(&Arrival, &mut T) -> Verdict,
-    ) -> Option<(Turn, Verdict)> {
+        fleet: &mut impl Offers<T>,
+    ) -> Option<(Turn, Option<Verdict>)> {
         let flow = self.flows.get_mut(&turn.flow)?;
         let (at, waiting) = flow.next_after(turn.passed)?;
-        let passed = Turn {
+        let mut next = Turn {
             passed: Some(at),
             looked: turn.looked + 1,
             ..*turn
         };
+        let still_waits =
+            |(since, endpoint): (Mono, EndpointId)| now < since + RECONSIDER && !fleet.is_free(endpoint);
         if gated && waiting.arrival.fresh {
-            return Some((
-                Turn {
-                    looked: turn.looked,
-                    ..passed
-                },
-                Verdict::Busy,
-            ));
+            // Those whom the gate holds back must not hide the others.
+            next.looked = turn.looked;
+            return Some((next, None));
         }
-        let verdict = place(&waiting.arrival, &mut waiting.payload);
-        if verdict != Verdict::Placed {
-            return Some((passed, verdict));
+        if waiting.prefers.is_some_and(still_waits) {
+            return Some((next, None));
         }
-        let start = flow.charge(self.virtual_time, at);
-        let next = Turn {
-            tag: flow.start_tag(start),
-            looked: turn.looked,
-            ..passed
+        let verdict = fleet.offer(&waiting.arrival, &mut waiting.payload);
+        waiting.prefers = match verdict {
+            Verdict::Busy(endpoint) => Some((now, endpoint)),
+            _ => None,
         };
-        self.virtual_time = start;
-        let ticket = Ticket {
-            flow: turn.flow,
-            place: at,
-        };
-        let work = self.take(ticket).map_or(0.0, |waiting| waiting.arrival.work);
-        self.drain.placed(work);
-        Some((next, verdict))
+        if verdict == Verdict::Placed {
+            self.virtual_time = flow.charge(self.virtual_time, at);
+            next.tag = flow.start_tag(self.virtual_time);
+            next.looked = turn.looked;
+            let ticket = Ticket {
+                flow: turn.flow,
+                place: at,
+            };
+            let work = self.take(ticket).map_or(0.0, |waiting| waiting.arrival.work);
+            self.drain.placed(work);
+        }
+        Some((next, Some(verdict)))
     }
 
     fn take(&mut self, ticket: Ticket) -> Option<Waiting<T>> {

@@ -249,6 +249,24 @@ impl WorkingSet {
         self.count(stay.0);
     }
 
+    /// A request that continues a conversation begins to wait: until [`WorkingSet::retract`] the conversation counts as
+    /// one in use, for it will need its blocks as soon as its turn comes.
+    pub fn announce(&mut self, now: Mono, visit: &Visit) -> Option<Stay> {
+        self.pass(now);
+        let name = self.continued(now, visit)?;
+        self.uncount(name);
+        let conversation = self.conversations.get_mut(&name)?;
+        conversation.inflight += 1;
+        conversation.seen = now;
+        self.count(name);
+        Some(Stay(name))
+    }
+
+    /// An announced request waits no longer: it has been dispatched, or is gone.
+    pub fn retract(&mut self, now: Mono, stay: Stay) {
+        self.ended(now, stay, 0);
+    }
+
     /// Time passes: idle periods are judged, old conversations are forgotten.
     pub fn pass(&mut self, now: Mono) {
         while let Some(pause) = self.pauses.front().copied()

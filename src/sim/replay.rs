@@ -14,5 +14,5 @@ pub mod trace;
 pub mod workload;
 
 pub use fleet::{Change, ChangeKind, FleetSpec};
-pub use run::{Outcome, Record, run};
+pub use run::{Held, Outcome, Overload, Record, run, run_with};
 pub use workload::{Session, Turn, Workload};

@@ -1,6 +1,7 @@
 //! One flow's waiting requests, in their order.
 
 use super::{Arrival, Place};
+use crate::prefix::EndpointId;
 use crate::time::Mono;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -10,6 +11,8 @@ use std::ops::Bound;
 pub(super) struct Waiting<T> {
     pub arrival: Arrival,
     pub payload: T,
+    /// The busy endpoint that it preferred when it was offered its turn last, and when that was.
+    pub prefers: Option<(Mono, EndpointId)>,
 }
 
 /// The requests of one tenant at one priority.

@@ -28,16 +28,38 @@ fn enter(queue: &mut Queue<u32>, arrival: Arrival, name: u32) -> Ticket {
     }
 }
 
+/// A fleet that is a function, and has an endpoint that is always busy.
+struct Endless<F>(F);
+
+fn endless<F: FnMut(&Arrival, &mut u32) -> Verdict>(offer: F) -> Endless<F> {
+    Endless(offer)
+}
+
+const BUSY: EndpointId = EndpointId(7);
+
+impl<F: FnMut(&Arrival, &mut u32) -> Verdict> Offers<u32> for Endless<F> {
+    fn is_free(&self, endpoint: EndpointId) -> bool {
+        endpoint != BUSY
+    }
+
+    fn offer(&mut self, arrival: &Arrival, name: &mut u32) -> Verdict {
+        (self.0)(arrival, name)
+    }
+}
+
 /// Lets `count` requests go, whatever they are; returns them in order.
 fn go(queue: &mut Queue<u32>, count: usize) -> Vec<u32> {
     let mut gone = Vec::new();
-    queue.pump(at(1e6), |_, name| {
-        if gone.len() == count {
-            return Verdict::Stop;
-        }
-        gone.push(*name);
-        Verdict::Placed
-    });
+    queue.pump(
+        at(1e6),
+        &mut endless(|_, name| {
+            if gone.len() == count {
+                return Verdict::Stop;
+            }
+            gone.push(*name);
+            Verdict::Placed
+        }),
+    );
     gone
 }
 
@@ -69,15 +91,35 @@ fn a_request_whose_endpoint_is_busy_is_passed_over() {
     for n in 0..4 {
         enter(&mut queue, arrival(f64::from(n)), n);
     }
-    let placed = queue.pump(at(5.0), |_, name| {
-        if *name % 2 == 0 {
-            Verdict::Busy
-        } else {
-            Verdict::Placed
-        }
-    });
+    let placed = queue.pump(
+        at(5.0),
+        &mut endless(|_, name| {
+            if *name % 2 == 0 {
+                Verdict::Busy(BUSY)
+            } else {
+                Verdict::Placed
+            }
+        }),
+    );
     assert_eq!(placed, 2);
     assert_eq!(go(&mut queue, 9), [0, 2]);
+}
+
+#[test]
+fn who_waits_for_a_busy_endpoint_is_asked_again_after_a_while() {
+    let mut queue = Queue::new(QueueSettings::default());
+    enter(&mut queue, arrival(0.0), 0);
+    let mut offered = Vec::new();
+    for now_s in [1.0, 1.1, 1.2, 1.3, 1.4] {
+        queue.pump(
+            at(now_s),
+            &mut endless(|_: &Arrival, _: &mut u32| {
+                offered.push(now_s);
+                Verdict::Busy(BUSY)
+            }),
+        );
+    }
+    assert_eq!(offered, [1.0, 1.3]);
 }
 
 #[test]
@@ -91,14 +133,17 @@ fn no_fresh_request_passes_one_that_the_gate_holds() {
     enter(&mut queue, fresh(1.0), 1);
     enter(&mut queue, arrival(2.0), 2);
     let mut offered = Vec::new();
-    queue.pump(at(5.0), |arrival, name| {
-        offered.push(*name);
-        if arrival.fresh {
-            Verdict::Gated
-        } else {
-            Verdict::Placed
-        }
-    });
+    queue.pump(
+        at(5.0),
+        &mut endless(|arrival, name| {
+            offered.push(*name);
+            if arrival.fresh {
+                Verdict::Gated
+            } else {
+                Verdict::Placed
+            }
+        }),
+    );
     assert_eq!(offered, [0, 2]);
     assert_eq!(go(&mut queue, 9), [0, 1]);
 }
@@ -251,13 +296,16 @@ fn the_outlook_is_what_comes_true() {
 impl Queue<u32> {
     fn pump_one(&mut self, now: Mono) {
         let mut done = false;
-        self.pump(now, |_, _| {
-            if std::mem::replace(&mut done, true) {
-                Verdict::Stop
-            } else {
-                Verdict::Placed
-            }
-        });
+        self.pump(
+            now,
+            &mut endless(|_, _| {
+                if std::mem::replace(&mut done, true) {
+                    Verdict::Stop
+                } else {
+                    Verdict::Placed
+                }
+            }),
+        );
     }
 }
 
@@ -337,15 +385,18 @@ fn random_traffic(seed: u64) {
             _ => {
                 let mut seats = [0_u32; 3].map(|_| rng.random_range(0..3));
                 let mut gone = Vec::new();
-                queue.pump(now, |_, name| {
-                    let (_, _, wants) = model[name];
-                    if seats[wants as usize] == 0 {
-                        return Verdict::Busy;
-                    }
-                    seats[wants as usize] -= 1;
-                    gone.push(*name);
-                    Verdict::Placed
-                });
+                queue.pump(
+                    now,
+                    &mut endless(|_, name| {
+                        let (_, _, wants) = model[name];
+                        if seats[wants as usize] == 0 {
+                            return Verdict::Busy(EndpointId(wants as u16));
+                        }
+                        seats[wants as usize] -= 1;
+                        gone.push(*name);
+                        Verdict::Placed
+                    }),
+                );
                 for name in gone {
                     let (went, _, wants) = model.remove(&name).unwrap();
                     let overtaken = model.values().any(|(stays, _, wanted)| {

@@ -242,7 +242,11 @@ fn agentic(settings: &mut Settings) -> Plan {
                 // The answer becomes part of the next prompt.
                 parts.push((part | 1 << 19, output));
             }
-            all.push(Session { start_s, turns: list });
+            all.push(Session {
+                start_s,
+                tenant: 0,
+                turns: list,
+            });
             start_s += exponential(rng, starts_per_s);
         }
         Scenario {

@@ -2,6 +2,9 @@
 
 use super::fleet::{Change, ChangeKind, Fleet, FleetSpec, NEVER};
 use super::workload::{Turn, Workload};
+use crate::overload::queue::Verdict;
+use crate::overload::turn::Conditions;
+use crate::overload::working_set::{Stay, Visit, WorkingSet};
 use crate::prefix::{BlockHash, EndpointId, Provisional};
 use crate::scheduling::{Decision, Dispatch, EndpointView, Policy, RequestView, Scheduler, StreamRate};
 use crate::scheduling::{DecisionKind, PREFIX_KEY_BLOCKS};
@@ -11,10 +14,19 @@ use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use waiting::Waiting;
+
+pub use waiting::{Held, Overload};
+
+mod waiting;
 
 /// What became of one request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Record {
+    /// Position of its session in the workload.
+    pub session: u32,
+    /// Its number in the session, from 0.
+    pub turn: u32,
     /// When it was sent, in seconds.
     pub arrived_s: f64,
     /// Time from its arrival to its first token, in seconds.
@@ -46,11 +58,26 @@ pub struct Outcome {
     pub lost: u64,
     /// When the last session began, in seconds.
     pub last_start_s: f64,
+    /// What queue and gate did.
+    pub held: Held,
 }
 
 /// Replays the workload through one policy. Same arguments, same outcome.
 pub fn run(workload: &Workload, fleet: &FleetSpec, policy: Policy, seed: u64) -> Outcome {
+    run_with(workload, fleet, policy, Overload::default(), seed)
+}
+
+/// As [`run`], with a queue and a gate in front of the policy.
+pub fn run_with(
+    workload: &Workload,
+    fleet: &FleetSpec,
+    policy: Policy,
+    overload: Overload,
+    seed: u64,
+) -> Outcome {
     let mut replay = Replay::new(workload, fleet, policy, seed);
+    replay.gate = overload.working_set.map(WorkingSet::new);
+    replay.waiting = overload.queue.map(|queue| Box::new(Waiting::new(queue)));
     while replay.step() {}
     replay.outcome
 }
@@ -73,6 +100,18 @@ struct Replay<'a> {
     keys: Vec<BlockHash>,
     events: Vec<EngineEvent>,
     outcome: Outcome,
+    gate: Option<WorkingSet>,
+    waiting: Option<Box<Waiting>>,
+}
+
+/// A turn to be sent.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    session: u32,
+    turn: u32,
+    arrived_at: Mono,
+    /// A restart cut off an earlier try.
+    retried: bool,
 }
 
 /// A request on its way.
@@ -80,6 +119,7 @@ struct Live {
     session: u32,
     turn: u32,
     arrived_at: Mono,
+    stay: Option<Stay>,
     pod: usize,
     kind: DecisionKind,
     dispatch: Dispatch,
@@ -118,6 +158,8 @@ impl<'a> Replay<'a> {
                 last_start_s,
                 ..Outcome::default()
             },
+            gate: None,
+            waiting: None,
         }
     }
 
@@ -129,14 +171,23 @@ impl<'a> Replay<'a> {
             .last()
             .map_or(NEVER, |change| Mono::from_secs_f64(change.at_s));
         let (pod, engine) = self.fleet.next_event();
-        if change <= arrival && change <= engine && change < NEVER {
+        let tick = self.next_tick();
+        if tick < arrival.min(change).min(engine) {
+            self.pump(tick);
+        } else if change <= arrival && change <= engine && change < NEVER {
             self.change(change);
         } else if engine <= arrival && engine < NEVER {
             self.advance(pod, engine);
         } else if let Some(Reverse((now, session))) = self.arrivals.pop() {
             let turn = self.next_turn[session as usize];
             self.next_turn[session as usize] += 1;
-            self.send(now, now, session, turn, false);
+            let request = Request {
+                session,
+                turn,
+                arrived_at: now,
+                retried: false,
+            };
+            self.arrive(now, request);
         } else {
             return false;
         }
@@ -167,7 +218,13 @@ impl<'a> Replay<'a> {
             .collect();
         for live in cut {
             if live.stored.is_some() {
-                self.send(now, live.arrived_at, live.session, live.turn, true);
+                let request = Request {
+                    session: live.session,
+                    turn: live.turn,
+                    arrived_at: live.arrived_at,
+                    retried: true,
+                };
+                self.send(now, request);
             } else {
                 self.outcome.lost += 1;
                 self.schedule_next(now, live.session);
@@ -175,37 +232,54 @@ impl<'a> Replay<'a> {
         }
     }
 
-    fn send(&mut self, now: Mono, arrived_at: Mono, session: u32, number: u32, retried: bool) {
-        let workload = self.workload;
-        let Some(turn) = workload.sessions[session as usize].turns.get(number as usize) else {
-            return;
+    /// Sends a request that does not wait, whatever queue and gate say.
+    fn send(&mut self, now: Mono, request: Request) {
+        // Without conditions nothing is a reason to wait.
+        let _ = self.place(now, request, None, false);
+    }
+
+    /// Sends a request, unless `hold_above_s` or the gate, if it is to be asked, makes it wait.
+    fn place(
+        &mut self,
+        now: Mono,
+        request: Request,
+        hold_above_s: Option<f64>,
+        gated: bool,
+    ) -> Result<(), Verdict> {
+        let Some(turn) = self.turn(&request) else {
+            return Ok(());
         };
         self.keys.clear();
         self.keys.extend(turn.blocks.iter().chain(&turn.tail));
-        let req = RequestView {
-            model: "replay",
-            prompt_tokens: turn.prompt_tokens,
-            keyed: true,
-            prefix_key: turn
-                .blocks
-                .get(..PREFIX_KEY_BLOCKS.min(turn.blocks.len()))
-                .and_then(<[_]>::last)
-                .copied(),
-            ..RequestView::default()
+        let req = request_view(turn);
+        let mut views = Vec::with_capacity(self.fleet.pods.len());
+        self.fleet.views(now, turn.prompt_tokens, &self.keys, &mut views);
+        let visit = visit(turn, &views);
+        let gate = self.gate.as_ref().filter(|_| gated);
+        let conditions = Conditions {
+            now,
+            scheduler: &self.scheduler,
+            hold_above_s,
+            gate,
         };
-        let decided = {
-            let mut views = Vec::with_capacity(self.fleet.pods.len());
-            self.fleet.views(now, turn.prompt_tokens, &self.keys, &mut views);
-            let decision = self.scheduler.evaluate(now, &req, &views, &mut self.rng);
-            committed(&mut self.scheduler, now, &req, &decision, &views)
-                .map(|dispatch| (dispatch, decision.kind))
+        let fresh = gate.is_some_and(|gate| gate.is_fresh(now, &visit));
+        let decision = conditions.decide(&req, fresh, &views, &mut self.rng)?;
+        let Some(dispatch) = committed(&mut self.scheduler, now, &req, &decision, &views) else {
+            drop(views);
+            self.refuse(now, request.session);
+            return Ok(());
         };
-        let Some((dispatch, kind)) = decided else {
-            self.refuse(now, session);
-            return;
-        };
-        let live = self.reserve(turn, dispatch, kind, arrived_at, (session, number), retried);
+        let gate = self.gate.as_mut();
+        let stay =
+            gate.and_then(|gate| gate.dispatched(now, &visit, dispatch.endpoint, dispatch.cached_tokens()));
+        let live = self.reserve(turn, dispatch, decision.kind, request, stay);
         self.submit(now, turn, live);
+        Ok(())
+    }
+
+    fn turn(&self, request: &Request) -> Option<&'a Turn> {
+        let turns = &self.workload.sessions[request.session as usize].turns;
+        turns.get(request.turn as usize)
     }
 
     fn reserve(
@@ -213,16 +287,16 @@ impl<'a> Replay<'a> {
         turn: &Turn,
         dispatch: Dispatch,
         kind: DecisionKind,
-        arrived_at: Mono,
-        (session, number): (u32, u32),
-        retried: bool,
+        request: Request,
+        stay: Option<Stay>,
     ) -> Live {
         let pod = self.fleet.pod_of(dispatch.endpoint);
         let expected_output = self.scheduler.expected_output_tokens("replay", None);
         let live = Live {
-            session,
-            turn: number,
-            arrived_at,
+            session: request.session,
+            turn: request.turn,
+            arrived_at: request.arrived_at,
+            stay,
             pod,
             kind,
             stored: Some(self.fleet.index.store(dispatch.endpoint, &self.keys)),
@@ -230,7 +304,7 @@ impl<'a> Replay<'a> {
             active_tokens: u64::from(turn.prompt_tokens) + u64::from(expected_output),
             at_first: (0.0, 0.0),
             dispatch,
-            retried,
+            retried: request.retried,
         };
         let load = &mut self.fleet.pods[pod].load;
         load.inflight += 1;
@@ -291,6 +365,7 @@ impl<'a> Replay<'a> {
             }
         }
         self.events = events;
+        self.pump(now);
     }
 
     fn first_token(&mut self, now: Mono, id: RequestId) {
@@ -331,7 +406,12 @@ impl<'a> Replay<'a> {
         }
         self.scheduler.observe_output("replay", finished.output_tokens);
         self.release_seat(&live);
+        if let (Some(gate), Some(stay)) = (&mut self.gate, live.stay) {
+            gate.ended(finished.at, stay, finished.output_tokens);
+        }
         self.outcome.records.push(Record {
+            session: live.session,
+            turn: live.turn,
             arrived_s: live.arrived_at.as_secs_f64(),
             ttft_s: finished.first_token_at.since(live.arrived_at).as_secs_f64(),
             tpot_s,
@@ -355,6 +435,27 @@ impl<'a> Replay<'a> {
         let load = &mut self.fleet.pods[live.pod].load;
         load.inflight -= 1;
         load.active_tokens -= live.active_tokens;
+    }
+}
+
+fn request_view(turn: &Turn) -> RequestView<'static> {
+    let first = turn.blocks.get(..PREFIX_KEY_BLOCKS.min(turn.blocks.len()));
+    RequestView {
+        model: "replay",
+        prompt_tokens: turn.prompt_tokens,
+        keyed: true,
+        prefix_key: first.and_then(<[_]>::last).copied(),
+        ..RequestView::default()
+    }
+}
+
+/// The turn as the gate sees it.
+fn visit<'a>(turn: &'a Turn, views: &[EndpointView]) -> Visit<'a> {
+    Visit {
+        session: None,
+        blocks: &turn.blocks,
+        prompt_tokens: turn.prompt_tokens,
+        best_match_tokens: views.iter().map(|view| view.match_tokens).max().unwrap_or(0),
     }
 }
 

@@ -150,6 +150,7 @@ fn sessions(text: &str, options: &TraceOptions, rng: &mut impl Rng) -> Result<Wo
         for turns in shuffled(recorded.values().collect(), rng) {
             let hash = |id: &u64| mix(namespace(id, copy), *id);
             all.push(Session {
+                tenant: 0,
                 start_s,
                 turns: session_turns(turns, options.block_size, hash),
             });

@@ -16,6 +16,8 @@ pub struct Workload {
 pub struct Session {
     /// When the first turn is sent, in seconds.
     pub start_s: f64,
+    /// Whose it is: the queue shares fairly between tenants.
+    pub tenant: u64,
     pub turns: Vec<Turn>,
 }
 
@@ -79,6 +81,7 @@ impl Session {
     pub fn single(start_s: f64, turn: Turn) -> Self {
         Self {
             start_s,
+            tenant: 0,
             turns: vec![turn],
         }
     }

@@ -3,6 +3,8 @@ use crate::scheduling::DecisionKind;
 
 fn record(arrived_s: f64, ttft_s: f64, endpoint: usize) -> Record {
     Record {
+        session: 0,
+        turn: 0,
         arrived_s,
         ttft_s,
         tpot_s: 0.02,
@@ -27,6 +29,7 @@ fn outcome() -> Outcome {
         refused: 1,
         lost: 2,
         last_start_s: 19.0,
+        held: Default::default(),
     }
 }
 

@@ -89,7 +89,11 @@ fn a_turn_waits_for_the_one_before() {
     ];
     let workload = Workload {
         block_size: BLOCK,
-        sessions: vec![Session { start_s: 1.0, turns }],
+        sessions: vec![Session {
+            start_s: 1.0,
+            tenant: 0,
+            turns,
+        }],
     };
     let outcome = played(&workload, &fleet(2), "least-cost");
     let [first, second] = outcome.records[..] else {

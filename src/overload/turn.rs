@@ -1,0 +1,117 @@
+//! Whether a request may go now, and where: one decision under the queue's and the gate's conditions.
+
+use super::queue::Verdict;
+use super::working_set::WorkingSet;
+use crate::prefix::EndpointId;
+use crate::scheduling::{Decision, EndpointView, RequestView, Scheduler};
+use crate::time::Mono;
+use rand::Rng;
+use smallvec::SmallVec;
+
+/// Which endpoints have little enough to prefill to be sent more.
+#[derive(Clone, Debug)]
+pub struct Room {
+    limit_s: f64,
+    pending_s: SmallVec<[(EndpointId, f64); 16]>,
+}
+
+impl Room {
+    /// Endpoints that may be sent requests, each with the prefill that it has pending, in seconds.
+    pub fn new(hold_above_s: f64, pending_s: impl IntoIterator<Item = (EndpointId, f64)>) -> Self {
+        Self {
+            limit_s: hold_above_s,
+            pending_s: pending_s.into_iter().collect(),
+        }
+    }
+
+    /// Whether any endpoint takes something; also when there is none, for then nothing is won by waiting.
+    pub fn is_any_free(&self) -> bool {
+        self.pending_s.is_empty()
+            || self
+                .pending_s
+                .iter()
+                .any(|(_, pending_s)| *pending_s <= self.limit_s)
+    }
+
+    /// Whether the endpoint takes something.
+    pub fn is_free(&self, endpoint: EndpointId) -> bool {
+        let found = self.pending_s.iter().find(|(id, _)| *id == endpoint);
+        found.is_none_or(|(_, pending_s)| *pending_s <= self.limit_s)
+    }
+
+    /// `more_s` of prefill went to the endpoint.
+    pub fn placed(&mut self, endpoint: EndpointId, more_s: f64) {
+        let found = self.pending_s.iter_mut().find(|(id, _)| *id == endpoint);
+        if let Some((_, pending_s)) = found {
+            *pending_s += more_s;
+        }
+    }
+}
+
+/// What a turn is decided by, beside the request.
+#[derive(Clone, Copy)]
+pub struct Conditions<'a> {
+    pub now: Mono,
+    pub scheduler: &'a Scheduler,
+    /// B; `None` while the queue is empty and some endpoint is free: then the choice is the policy's alone.
+    pub hold_above_s: Option<f64>,
+    pub gate: Option<&'a WorkingSet>,
+}
+
+impl Conditions<'_> {
+    /// The request's decision, or why it must wait. `fresh`: it would add a conversation to the working set. A
+    /// decision without candidates is returned as it is.
+    ///
+    /// # Errors
+    /// [`Verdict::Gated`] or [`Verdict::Busy`].
+    pub fn decide(
+        &self,
+        req: &RequestView,
+        fresh: bool,
+        views: &[EndpointView],
+        rng: &mut (impl Rng + ?Sized),
+    ) -> Result<Decision, Verdict> {
+        let gated = self.gated(req, fresh, views);
+        let mut exclude: SmallVec<[EndpointId; 16]> = req.exclude.into();
+        exclude.extend_from_slice(&gated);
+        let req = RequestView {
+            exclude: &exclude,
+            ..req.clone()
+        };
+        let decision = self.scheduler.evaluate(self.now, &req, views, rng);
+        let Some(chosen) = decision.chosen().map(|scored| scored.id) else {
+            return if gated.is_empty() {
+                Ok(decision)
+            } else {
+                Err(Verdict::Gated)
+            };
+        };
+        let view = views.iter().find(|view| view.id == chosen);
+        match (self.hold_above_s, view) {
+            (Some(limit_s), Some(view)) if self.pending_s(view) > limit_s => Err(Verdict::Busy(chosen)),
+            _ => Ok(decision),
+        }
+    }
+
+    /// Endpoints whose caches have no room for a fresh request.
+    fn gated(&self, req: &RequestView, fresh: bool, views: &[EndpointView]) -> SmallVec<[EndpointId; 16]> {
+        let Some(gate) = self.gate.filter(|gate| fresh && gate.is_closing()) else {
+            return SmallVec::new();
+        };
+        let output_tokens = self
+            .scheduler
+            .expected_output_tokens(req.model, req.max_output_tokens);
+        let full = |view: &&EndpointView| {
+            let missing = req.prompt_tokens.saturating_sub(view.match_tokens);
+            let new_tokens = u64::from(missing) + u64::from(output_tokens);
+            !gate.admits(view.id, new_tokens, view.capacity_tokens)
+        };
+        views.iter().filter(full).map(|view| view.id).collect()
+    }
+
+    /// Prefill that was sent to an endpoint and is not done, in seconds.
+    pub fn pending_s(&self, view: &EndpointView) -> f64 {
+        let s_per_token = self.scheduler.prefill_s_per_token(self.now, view.id);
+        s_per_token * view.pending_prefill_tokens as f64
+    }
+}
