@@ -18,6 +18,8 @@ pub mod kv_events;
 pub mod lifecycle;
 #[deny(clippy::disallowed_methods)]
 pub mod openai;
+#[deny(clippy::disallowed_methods)]
+pub mod overload;
 pub mod pool;
 #[deny(clippy::disallowed_methods)]
 pub mod prefix;

@@ -375,7 +375,7 @@ impl<T> Queue<T> {
         {
             let own = self.flows.get(&arrival.flow).map_or(0.0, |flow| self.share(flow));
             let own = own + self.share_of(1, arrival.bytes, arrival.weight);
-            for (place, waiting) in flow.from_last() {
+            for (place, waiting) in flow.newest_first() {
                 if fits(len, bytes) {
                     break;
                 }

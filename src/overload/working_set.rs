@@ -395,8 +395,7 @@ impl WorkingSet {
             return;
         };
         let crowded = self.conversations.len() > self.settings.max_conversations;
-        if conversation.inflight > 0 && !crowded || conversation.seen + self.settings.tenure > now && !crowded
-        {
+        if !crowded && (conversation.inflight > 0 || conversation.seen + self.settings.tenure > now) {
             self.by_age.push_back((conversation.seen.max(now), name));
         } else {
             self.forget(name);

@@ -64,9 +64,9 @@ fn behave(request: &Received, n: usize) -> Script {
         "ClientLeavesBeforeHead" | "TimeOut" => Script::hang(),
         "ClientLeavesMidStream" | "ClientResetsMidStream" | "Silence" => stream().then(Step::Hang),
         // Every other try, so that some are saved by the next endpoint and some are not.
-        "ResetBeforeHead" if n % 2 == 0 => Script::reset(),
-        "Busy" if n % 2 == 0 => Script::answer(503, "", "busy"),
-        "Aborted" if n % 2 == 0 => Script::json(&json.replace("stop", "abort")),
+        "ResetBeforeHead" if n.is_multiple_of(2) => Script::reset(),
+        "Busy" if n.is_multiple_of(2) => Script::answer(503, "", "busy"),
+        "Aborted" if n.is_multiple_of(2) => Script::json(&json.replace("stop", "abort")),
         "ResetMidStream" => stream().then(Step::Reset),
         "ResetMidBody" => Script::default()
             .write("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{")

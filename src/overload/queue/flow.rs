@@ -70,7 +70,7 @@ impl<T> Flow<T> {
     }
 
     /// Its requests, the one that would go last first.
-    pub fn from_last(&self) -> impl Iterator<Item = (&Place, &Waiting<T>)> {
+    pub fn newest_first(&self) -> impl Iterator<Item = (&Place, &Waiting<T>)> {
         self.waiting.iter().rev()
     }
 

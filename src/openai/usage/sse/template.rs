@@ -12,9 +12,8 @@ const MAX_BYTES: usize = 1024;
 
 /// Members whose text says nothing that is looked for. A quote within a JSON string is escaped, so these bytes are
 /// a member wherever they stand.
-static TEXTS: LazyLock<[memmem::Finder<'static>; 3]> = LazyLock::new(|| {
-    ["\"content\":\"", "\"text\":\"", "\"delta\":\""].map(memmem::Finder::new)
-});
+static TEXTS: LazyLock<[memmem::Finder<'static>; 3]> =
+    LazyLock::new(|| ["\"content\":\"", "\"text\":\"", "\"delta\":\""].map(memmem::Finder::new));
 
 /// The last event that did not matter.
 #[derive(Debug, Default)]
@@ -83,7 +82,12 @@ fn common_prefix(a: &[u8], b: &[u8]) -> usize {
 }
 
 fn common_suffix(a: &[u8], b: &[u8]) -> usize {
-    let words = a.as_rchunks::<8>().1.iter().rev().zip(b.as_rchunks::<8>().1.iter().rev());
+    let words = a
+        .as_rchunks::<8>()
+        .1
+        .iter()
+        .rev()
+        .zip(b.as_rchunks::<8>().1.iter().rev());
     let whole = 8 * words.take_while(|(a, b)| a == b).count();
     let (a, b) = (&a[..a.len() - whole], &b[..b.len() - whole]);
     let bytes = a.iter().rev().zip(b.iter().rev());
@@ -105,7 +109,15 @@ mod tests {
     #[test]
     fn other_words_fit() {
         assert!(fits(KNOWN));
-        for text in ["", " ", "the", " then", " a much longer text than before", "usage: {", "模型"] {
+        for text in [
+            "",
+            " ",
+            "the",
+            " then",
+            " a much longer text than before",
+            "usage: {",
+            "模型",
+        ] {
             assert!(fits(&KNOWN.replace(" the", text)), "{text:?}");
         }
     }
@@ -134,6 +146,12 @@ mod tests {
         template.learn(known.as_bytes());
         assert!(template.fits(known.as_bytes()));
         // The known text's backslash escapes a quote; without it that quote ends the string.
-        assert!(!template.fits(KNOWN.replace(" the\"", "\",\"usage\":{\"x\":1},\"a\":\"\"").as_bytes()));
+        assert!(
+            !template.fits(
+                KNOWN
+                    .replace(" the\"", "\",\"usage\":{\"x\":1},\"a\":\"\"")
+                    .as_bytes()
+            )
+        );
     }
 }
