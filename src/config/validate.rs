@@ -190,8 +190,11 @@ fn collide(a: &SocketAddr, b: &SocketAddr) -> bool {
 
 /// True when `url` leads back to the listener at `address`.
 fn leads_to(url: &EndpointUrl, address: &SocketAddr) -> bool {
-    let loopback = url.host() == "localhost" || url.host().parse().is_ok_and(|ip: IpAddr| ip.is_loopback());
-    let same = url.host().parse().is_ok_and(|ip: IpAddr| ip == address.ip());
-    url.port() == address.port()
-        && (same || loopback && (address.ip().is_unspecified() || address.ip().is_loopback()))
+    let own = address.ip();
+    let leads = match url.host().parse::<IpAddr>() {
+        // 127.0.0.2 is loopback too, but no way to a listener at 127.0.0.1.
+        Ok(ip) => ip == own || ip.is_loopback() && own.is_unspecified(),
+        Err(_) => url.host() == "localhost" && (own.is_loopback() || own.is_unspecified()),
+    };
+    leads && url.port() == address.port()
 }

@@ -21,7 +21,7 @@ pub struct Auth {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Cors {
-    /// Origins such as https://chat.example, or `*` for all: the gateway then answers preflight requests itself,
+    /// Origins such as `https://chat.example`, or `*` for all: the gateway then answers preflight requests itself,
     /// without an API key. Empty: CORS is left to the endpoints.
     pub allow_origins: Vec<String>,
 }
