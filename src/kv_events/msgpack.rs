@@ -19,6 +19,18 @@ pub enum Malformed {
 /// Deepest nesting that [`Reader::skip`] follows; engine events use four levels.
 const MAX_DEPTH: u32 = 32;
 
+/// Bytes that an unsigned integer of at most 32 bits takes, by its first byte; 0 for everything else.
+const U32_LEN: [u8; 256] = {
+    let mut len = [0; 256];
+    let mut small = 0;
+    while small <= 0x7f {
+        len[small] = 1;
+        small += 1;
+    }
+    (len[0xcc], len[0xcd], len[0xce]) = (2, 3, 5);
+    len
+};
+
 /// The start of a value: scalars whole, containers as the number of values that follow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Head<'a> {
@@ -80,6 +92,29 @@ impl<'a> Reader<'a> {
             0xdf => Head::Map(u32::from_be_bytes(self.array()?)),
             0xe0..=0xff => Head::Int(i64::from(marker as i8)),
         })
+    }
+
+    /// Reads as many unsigned integers of at most 32 bits as there are at the front, up to `out.len()`, and
+    /// returns how many that were.
+    ///
+    /// Token ids are most of what engines send, in three widths that no branch predictor foresees: the width comes
+    /// from a table and the value from a shift. The last few bytes of the input are left to [`Reader::head`].
+    pub fn u32s(&mut self, out: &mut [u32]) -> usize {
+        let mut read = 0;
+        for slot in out {
+            let Some(&[first, value @ ..]) = self.rest.first_chunk::<5>() else {
+                break;
+            };
+            let len = U32_LEN[usize::from(first)];
+            if len == 0 {
+                break;
+            }
+            let wide = u32::from_be_bytes(value).wrapping_shr(8 * (5 - u32::from(len)));
+            *slot = if len == 1 { u32::from(first) } else { wide };
+            self.rest = &self.rest[usize::from(len)..];
+            read += 1;
+        }
+        read
     }
 
     /// Passes over one whole value and returns its bytes.
@@ -236,6 +271,24 @@ mod tests {
         fn no_input_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Reader::new(&bytes).skip();
         }
+    }
+
+    #[test]
+    fn runs_of_integers() {
+        let values = [0, 1, 127, 128, 255, 256, 65_535, 65_536, u32::MAX];
+        let mut bytes = Vec::new();
+        for value in values {
+            rmpv::encode::write_value(&mut bytes, &Value::from(value)).unwrap();
+        }
+        // What follows decides where the run ends: something else, or too few bytes to look ahead.
+        bytes.extend([0xc0, 1, 2, 3, 4]);
+        let (mut reader, mut out) = (Reader::new(&bytes), [7; 12]);
+        assert_eq!(reader.u32s(&mut out), values.len());
+        assert_eq!(out[..values.len()], values);
+        assert_eq!(reader.head(), Ok(Head::Nil));
+        assert_eq!(reader.u32s(&mut out), 0);
+        assert_eq!(reader.head(), Ok(Head::Uint(1)));
+        assert_eq!(Reader::new(&bytes).u32s(&mut out[..3]), 3);
     }
 
     #[test]

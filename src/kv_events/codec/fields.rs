@@ -159,8 +159,10 @@ impl<'a> Fields<'a> {
         let Some(len) = self.list(reader)? else {
             return Ok(());
         };
-        self.token_ids.reserve(reader.plausible(len));
-        for _ in 0..len {
+        self.token_ids.resize(reader.plausible(len), 0);
+        let run = reader.u32s(&mut self.token_ids);
+        self.token_ids.truncate(run);
+        for _ in run..len as usize {
             match reader.head()? {
                 Head::Uint(token) => {
                     let token = self.number(token);
