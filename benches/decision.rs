@@ -1,12 +1,13 @@
 //! The whole decision as a request gets it: parse, hash, look up, score, pick, reserve.
 
+use bytes::Bytes;
 use divan::Bencher;
+use futures_util::FutureExt;
 use homing::config::Config;
 use homing::lifecycle::server;
 use homing::openai::PathKind;
 use homing::pool::health::Thresholds;
 use homing::proxy::Gateway;
-use homing::proxy::inspect::inspect;
 use http::HeaderMap;
 use std::fmt::Write as _;
 
@@ -42,7 +43,7 @@ fn gateway(endpoints: usize, preset: &str) -> Gateway {
 }
 
 /// A completion request with a prompt of `bytes`, the first half of which all requests of a group share.
-fn body(bytes: usize, group: usize, unique: usize) -> Vec<u8> {
+fn body(bytes: usize, group: usize, unique: usize) -> Bytes {
     let words = |seed: usize, bytes: usize| -> String {
         let mut text = String::with_capacity(bytes + 16);
         let mut n = seed;
@@ -56,7 +57,9 @@ fn body(bytes: usize, group: usize, unique: usize) -> Vec<u8> {
         text
     };
     let prompt = words(group, bytes / 2) + &words(1_000_000 + unique, bytes / 2);
-    serde_json::to_vec(&serde_json::json!({ "model": "m", "prompt": prompt, "max_tokens": 64 })).unwrap()
+    serde_json::json!({ "model": "m", "prompt": prompt, "max_tokens": 64 })
+        .to_string()
+        .into()
 }
 
 fn decide(bencher: Bencher, endpoints: usize, bytes: usize, preset: &str) {
@@ -66,14 +69,14 @@ fn decide(bencher: Bencher, endpoints: usize, bytes: usize, preset: &str) {
     let mut next = 0;
     bencher.bench_local(|| {
         next = (next + 1) % bodies.len();
-        let (pool, prompt) = inspect(
-            &gateway.pools.load(),
-            PathKind::Completions,
-            &bodies[next],
-            &headers,
-        )
-        .unwrap_or_else(|_| unreachable!("one pool serves every model"));
-        let mut plan = pool.place(prompt, gateway.now());
+        // Without a tokenizer there is nothing to wait for.
+        let inspected = gateway
+            .inspect(PathKind::Completions, &bodies[next], &headers)
+            .now_or_never();
+        let Some(Ok(inspected)) = inspected else {
+            unreachable!("one pool serves every model");
+        };
+        let mut plan = inspected.pool.place(inspected.prompt, gateway.now());
         plan.confirm();
         plan
     });

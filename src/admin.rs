@@ -86,6 +86,6 @@ impl Admin {
             Ok(body) => body.to_bytes(),
             Err(_) => return Ok(routes::error(413, "the body is too large or broke off")),
         };
-        Ok(self.route(&head, &body))
+        Ok(self.route(&head, &body).await)
     }
 }

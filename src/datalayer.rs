@@ -2,10 +2,13 @@
 //!
 //! `exposition`, `vllm`, `load_header` and `restart` are pure: they turn bytes into values. `fetch` and `watch` are
 //! the shell around them.
+//! `models` and `tokenize` ask engines for what KV block keys depend on.
 
 pub mod exposition;
 pub mod fetch;
 pub mod load_header;
+pub mod models;
 pub mod restart;
+pub mod tokenize;
 pub mod vllm;
 pub mod watch;

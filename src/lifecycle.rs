@@ -1,6 +1,7 @@
 //! Start, readiness, drain and exit of the process.
 
 pub mod drain;
+mod exact;
 pub mod readiness;
 pub mod server;
 pub mod supervisor;

@@ -13,6 +13,7 @@ mod json;
 mod message;
 mod path;
 mod peek;
+mod plain;
 mod prompt;
 mod text;
 mod usage;
@@ -22,6 +23,7 @@ pub use error::ErrorBody;
 pub use json::NotJson;
 pub use path::PathKind;
 pub use peek::Peek;
+pub use plain::PlainPrompt;
 pub use prompt::Fed;
 pub use usage::{FinishReason, ResponseFacts, UsageScanner};
 

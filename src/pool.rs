@@ -2,7 +2,9 @@
 
 pub mod ejection;
 pub mod endpoint;
+pub mod exact;
 pub mod health;
+pub mod keys;
 pub mod load;
 pub mod plan;
 pub mod prompt;
@@ -17,10 +19,13 @@ mod slow_start;
 mod stand_still;
 
 pub use endpoint::{Endpoint, Identity};
+pub use exact::Exact;
+pub use keys::{BlockKeys, Keys};
 pub use plan::{Attempt, Blocks, Plan};
 pub use prompt::{Prompt, PromptShape};
 pub use snapshot::{Entry, Snapshot, State};
 
+use crate::datalayer::tokenize::TokenSource;
 use crate::prefix::PrefixIndex;
 use crate::scheduling::{Dispatch, Scheduler};
 use crate::telemetry::Metrics;
@@ -85,6 +90,10 @@ pub struct Pool {
     pub rates: TokenRates,
     pub decision_duration: Histogram,
     pub retry_budget: RetryBudget,
+    /// What a pool has whose engines publish KV events.
+    pub exact: Option<Exact>,
+    /// Where the token ids of texts come from.
+    pub tokenizer: Option<TokenSource>,
     /// What is observed of the endpoints, to be changed through [`Pool::update`] only.
     statuses: Mutex<Vec<Status>>,
     snapshot: ArcSwap<Snapshot>,
@@ -116,6 +125,8 @@ impl Pool {
         Self {
             decision_duration: metrics.decision_duration(&name),
             retry_budget: RetryBudget::new(settings.retry_limits),
+            exact: None,
+            tokenizer: None,
             name,
             settings,
             index,

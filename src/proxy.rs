@@ -123,7 +123,7 @@ impl ProxyHttp for Proxy {
             }
         }
         if ctx.refused.is_none() {
-            self.0.decide(session, ctx);
+            self.0.decide(session, ctx).await;
         }
         match ctx.refused {
             Some(_) => answer::refuse(session, ctx).await,

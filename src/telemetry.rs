@@ -3,6 +3,7 @@
 pub mod access_log;
 pub mod buckets;
 pub mod decisions;
+mod kv;
 pub mod metrics;
 pub mod names;
 

@@ -34,7 +34,9 @@ fn families() -> BTreeMap<String, Family> {
     endpoint.count_retry("connect-failed");
     endpoint.count_scrape("success");
     endpoint.show_state(State::Ready);
+    endpoint.kv.count_prediction(1, 1);
     metrics.decision_duration("p");
+    metrics.count_tokenization("p", "success");
     metrics.count_error(Reason::NoEndpoint);
     metrics.config_reloads.with_label_values(&["success"]).inc();
     let text = String::from_utf8(metrics.encode().unwrap()).unwrap();

@@ -2,7 +2,7 @@
 
 use super::routes::{error, json_answer, parameter};
 use crate::openai::PathKind;
-use crate::proxy::{Gateway, inspect};
+use crate::proxy::Gateway;
 use crate::telemetry::decisions::decision_json;
 use http::request::Parts;
 use http_body_util::Full;
@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 const DEFAULT_PATH: &str = "/v1/chat/completions";
 
 /// Answers with the decision that `body` would get.
-pub fn explain(gateway: &Gateway, head: &Parts, body: &Bytes) -> Response<Full<Bytes>> {
+pub async fn explain(gateway: &Gateway, head: &Parts, body: &Bytes) -> Response<Full<Bytes>> {
     let path = parameter(head, "path")
         .unwrap_or(DEFAULT_PATH)
         .replace("%2F", "/")
         .replace("%2f", "/");
     let kind = PathKind::of(&path);
-    let (pool, prompt) = match inspect::inspect(&gateway.pools.load(), kind, body, &head.headers) {
+    let inspected = match gateway.inspect(kind, body, &head.headers).await {
         Ok(inspected) => inspected,
         Err(refusal) => {
             return error(
@@ -29,6 +29,7 @@ pub fn explain(gateway: &Gateway, head: &Parts, body: &Bytes) -> Response<Full<B
             );
         }
     };
+    let (pool, prompt) = (inspected.pool, inspected.prompt);
     let (decision, snapshot) = pool.explain(&prompt, gateway.now());
     let mut value = decision_json(&decision, &snapshot, prompt.shape(), usize::MAX);
     value.insert("pool".into(), json!(&*pool.name));

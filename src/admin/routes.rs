@@ -21,7 +21,7 @@ type Answer = Response<Full<Bytes>>;
 
 impl Admin {
     /// Answers one request.
-    pub(super) fn route(&self, head: &Parts, body: &Bytes) -> Answer {
+    pub(super) async fn route(&self, head: &Parts, body: &Bytes) -> Answer {
         let path = head.uri.path();
         match (&head.method, path) {
             (&Method::GET | &Method::HEAD, "/livez") => answer(200, TEXT, "ok\n"),
@@ -34,7 +34,7 @@ impl Admin {
                 let candidates = number(head, "candidates").unwrap_or(usize::MAX);
                 json_answer(&self.gateway.decisions.to_json(limit, candidates))
             }
-            (&Method::POST, "/explain") => explain::explain(&self.gateway, head, body),
+            (&Method::POST, "/explain") => explain::explain(&self.gateway, head, body).await,
             (&Method::POST, _) => match drain_target(path) {
                 Some((pool, endpoint, draining)) => self.drain(pool, endpoint, draining),
                 None => error(404, "no such path"),

@@ -1,5 +1,6 @@
 //! What the admin port shows of the fleet.
 
+use crate::kv_events::subscriber::Status;
 use crate::pool::{Entry, Pool};
 use crate::proxy::Gateway;
 use serde_json::{Value, json};
@@ -12,13 +13,14 @@ pub fn endpoints(gateway: &Gateway) -> Value {
         snapshot
             .entries
             .iter()
-            .map(|entry| endpoint(gateway, pool, entry))
+            .enumerate()
+            .map(|(at, entry)| endpoint(gateway, pool, at, entry))
             .collect::<Vec<_>>()
     });
     Value::Array(all.collect())
 }
 
-fn endpoint(gateway: &Gateway, pool: &Pool, entry: &Entry) -> Value {
+fn endpoint(gateway: &Gateway, pool: &Pool, at: usize, entry: &Entry) -> Value {
     let load = entry.endpoint.load.sample();
     let age_ms = entry
         .sampled_at
@@ -40,11 +42,41 @@ fn endpoint(gateway: &Gateway, pool: &Pool, entry: &Entry) -> Value {
         "active_tokens": load.active_tokens,
         "index_blocks": gateway_blocks(pool, entry),
         "sampled_age_ms": age_ms,
+        "kv_events": kv_events(entry),
+        "adapters": pool.exact.as_ref().and_then(|exact| exact.adapters(at)),
         "prefix_cache_hits_tokens": entry.engine.prefix_cache_hits_tokens,
         "prefix_cache_queries_tokens": entry.engine.prefix_cache_queries_tokens,
         "prompt_tokens": entry.engine.prompt_tokens,
         "generation_tokens": entry.engine.generation_tokens,
     })
+}
+
+/// What is known of the endpoint's KV event streams, one per data-parallel rank; null where none is listened to.
+fn kv_events(entry: &Entry) -> Value {
+    let Some(feed) = &entry.endpoint.feed else {
+        return Value::Null;
+    };
+    let statuses = feed.statuses();
+    let rank = |status: &Status| {
+        json!({
+            "connected": status.connected,
+            "error": status.error,
+            "last_sequence": status.last_sequence,
+            "block_size": status.block_size,
+            "owned_blocks": status.owned_blocks,
+            "gaps": status.stream.gaps,
+            "lost_messages": status.stream.lost_messages,
+            "restarts": status.stream.restarts,
+            "clears": status.events.clears,
+            "replays": status.replays,
+            "failed_replays": status.failed_replays,
+            "stored_blocks": status.events.stored_blocks,
+            "removed_blocks": status.events.removed_blocks,
+            "unknown_events": status.stream.unknown_events,
+            "malformed_messages": status.stream.undecodable_messages + status.foreign_messages,
+        })
+    };
+    statuses.iter().map(rank).collect()
 }
 
 fn gateway_blocks(pool: &Pool, entry: &Entry) -> usize {
@@ -62,6 +94,9 @@ pub fn refresh_gauges(gateway: &Gateway) {
             metrics.inflight.set(inflight);
             metrics.pending_prefill.set(pending_prefill_tokens);
             metrics.index_blocks.set(gateway_blocks(pool, entry) as i64);
+            if let Some(feed) = &entry.endpoint.feed {
+                metrics.kv.show(&feed.statuses());
+            }
             metrics.show_state(entry.state);
         }
     }

@@ -118,6 +118,7 @@ fn reference_has_no_wrong_key_even_uncommented() {
         "not yet supported",
         "No such file",
         "the environment variable",
+        "KV events are not listened to",
         "both given",
         "a second picker",
         "the scorers have no effect",

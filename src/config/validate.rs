@@ -1,6 +1,7 @@
 //! Does the configuration make sense? Every fault of meaning at once, each at its value's place.
 
 mod front;
+mod kv_events;
 mod pools;
 mod scheduling;
 mod unsupported;

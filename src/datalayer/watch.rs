@@ -1,11 +1,13 @@
 //! Watches one endpoint: name resolution, health checks and scrapes, each at its own pace.
 
 use super::fetch::Page;
+use super::models::Models;
 use super::restart;
 use super::vllm::EngineMetrics;
 use crate::config::schema;
+use crate::kv_events::feed::Feed;
 use crate::pool::health::Thresholds;
-use crate::pool::{CHUNK_BYTES, Endpoint, Pool};
+use crate::pool::{CHUNK_BYTES, DEFAULT_BLOCK_TOKENS, Endpoint, Pool};
 use crate::proxy::Gateway;
 use crate::time::Mono;
 use pingora_core::protocols::l4::socket::SocketAddr as Address;
@@ -24,6 +26,13 @@ const IDLE_FACTOR: u32 = 10;
 /// And never less often than this, so that what it reports stays fresh.
 const IDLE_AT_MOST: Duration = Duration::from_millis(500);
 
+/// How often an engine is asked which adapters it serves: they come and go while it runs.
+const MODELS_EVERY: Duration = Duration::from_secs(5);
+/// And how soon again when it did not answer.
+const MODELS_AGAIN: Duration = Duration::from_millis(500);
+/// Longest wait for that.
+const MODELS_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// One endpoint and its place in the pool.
 pub struct Watch {
     pub gateway: Arc<Gateway>,
@@ -37,7 +46,15 @@ pub struct Watch {
 impl Watch {
     /// Runs until the task is dropped.
     pub async fn run(self) {
-        tokio::join!(self.resolve(), self.check_health(), self.scrape());
+        if let Some(feed) = &self.endpoint.feed {
+            feed.start(&self.pool.index, self.endpoint.id);
+        }
+        tokio::join!(
+            self.resolve(),
+            self.check_health(),
+            self.scrape(),
+            self.ask_models()
+        );
     }
 
     async fn resolve(&self) {
@@ -65,7 +82,38 @@ impl Watch {
             {
                 tracing::info!(endpoint = %self.endpoint.name, %address, "the name has a new address");
                 self.pool.index.clear(self.endpoint.id);
+                if let Some(feed) = &self.endpoint.feed {
+                    feed.reset();
+                }
             }
+        }
+    }
+
+    /// Keeps the names of LoRA adapters, whose blocks are kept apart, up to date.
+    async fn ask_models(&self) {
+        let Some(exact) = &self.pool.exact else { return };
+        let (connector, key) = (
+            self.gateway.connector.clone(),
+            self.pool.settings.api_key.as_ref(),
+        );
+        let Ok(page) = Page::with(connector, &self.endpoint, "/v1/models", key, MODELS_TIMEOUT) else {
+            return;
+        };
+        loop {
+            let models = match self.endpoint.address() {
+                Some(address) => page.read(address).await.ok(),
+                None => None,
+            };
+            let models = models.and_then(|body| Models::parse(&body).ok());
+            let rest = if models.is_some() {
+                MODELS_EVERY
+            } else {
+                MODELS_AGAIN
+            };
+            if let Some(models) = models {
+                exact.set_adapters(self.at, models.adapters());
+            }
+            tokio::time::sleep(rest).await;
         }
     }
 
@@ -172,10 +220,22 @@ impl Watch {
         self.endpoint.metrics.count_scrape(outcome);
     }
 
-    fn apply(&self, picked: u64, engine: EngineMetrics) {
+    fn apply(&self, picked: u64, mut engine: EngineMetrics) {
         let now = self.gateway.now();
         let mut restarted = None;
         let capacity = self.pool.settings.capacity_tokens.or(engine.capacity_tokens);
+        let events = self
+            .endpoint
+            .feed
+            .as_ref()
+            .map(Feed::statuses)
+            .unwrap_or_default();
+        // The blocks that events tell of are the ones to match.
+        engine.block_size = events
+            .iter()
+            .find_map(|rank| rank.block_size)
+            .or(engine.block_size);
+        let block_tokens = engine.block_size.unwrap_or(DEFAULT_BLOCK_TOKENS);
         self.pool.update(self.at, |status| {
             restarted = restart::between(status.engine(), &engine);
             status.scraped(now, picked, engine);
@@ -183,14 +243,21 @@ impl Watch {
         });
         if let Some(sign) = restarted {
             tracing::info!(endpoint = %self.endpoint.name, ?sign, "the engine restarted or its cache was reset");
-            self.pool.index.clear(self.endpoint.id);
         }
-        if let Some(tokens) = capacity {
+        match &self.endpoint.feed {
+            Some(feed) => feed.looked_at(restarted.is_some()),
+            None if restarted.is_some() => self.pool.index.clear(self.endpoint.id),
+            None => {}
+        }
+        let Some(tokens) = capacity else { return };
+        let blocks = if self.endpoint.feed.is_some() {
+            let owned = events.iter().map(|rank| rank.owned_blocks).sum();
+            Pool::exact_capacity(tokens, block_tokens, owned)
+        } else {
             let bytes = tokens as f64 * self.pool.bytes_per_token();
-            self.pool
-                .index
-                .set_capacity(self.endpoint.id, (bytes / CHUNK_BYTES as f64).ceil() as usize);
-        }
+            (bytes / CHUNK_BYTES as f64).ceil() as usize
+        };
+        self.pool.index.set_capacity(self.endpoint.id, blocks);
     }
 }
 

@@ -23,6 +23,16 @@ pub enum AddressError {
 }
 
 impl Address {
+    /// Reads `template`, in which `{host}` stands for `host` (IPv6 without brackets).
+    ///
+    /// # Errors
+    /// When the result is no address to connect to.
+    pub fn of_host(template: &str, host: &str) -> Result<Self, AddressError> {
+        let bracketed = format!("[{host}]");
+        let host = if host.contains(':') { &bracketed } else { host };
+        template.replace("{host}", host).parse()
+    }
+
     /// The address of data-parallel rank `rank`: vLLM counts ports up. `None` past the last port.
     pub fn for_rank(&self, rank: u16) -> Option<Self> {
         let port = self.port.checked_add(rank)?;
@@ -86,6 +96,12 @@ mod tests {
             let address: Address = text.parse().unwrap();
             assert_eq!((address.host.as_str(), address.port), (host, port));
             assert_eq!(address.to_string(), text);
+        }
+        for (host, address) in [("pod-a", "tcp://pod-a:5557"), ("::1", "tcp://[::1]:5557")] {
+            assert_eq!(
+                Address::of_host("tcp://{host}:5557", host).unwrap().to_string(),
+                address
+            );
         }
         let second = "tcp://a:5557".parse::<Address>().unwrap().for_rank(1).unwrap();
         assert_eq!(second.to_string(), "tcp://a:5558");

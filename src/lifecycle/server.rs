@@ -1,6 +1,6 @@
 //! Builds the gateway from its configuration and runs it.
 
-use super::{Drain, Readiness, supervisor};
+use super::{Drain, Readiness, exact, supervisor};
 use crate::admin::guard::Guard;
 use crate::admin::{self, Admin};
 use crate::config::Config;
@@ -8,7 +8,7 @@ use crate::config::schema::{self, AccessLogTarget, Secret, StreamErrors};
 use crate::datalayer::watch::Watch;
 use crate::pool::ejection::EjectionLimits;
 use crate::pool::retry_budget::RetryLimits;
-use crate::pool::{self, CHUNK_BYTES, Endpoint, Identity, Pool, Pools};
+use crate::pool::{self, Endpoint, Identity, Pool, Pools};
 use crate::prefix::PrefixIndex;
 use crate::proxy::auth::ApiKeys;
 use crate::proxy::body::BodyLimits;
@@ -133,17 +133,16 @@ fn pool(of: &schema::Pool, index: &Arc<PrefixIndex>, metrics: &Metrics) -> anyho
         .capacity
         .value()
         .map(|tokens| u64::from(tokens.get()));
-    let assumed_bytes = capacity_tokens.unwrap_or(DEFAULT_CAPACITY_TOKENS) as usize * 4;
+    let assumed_blocks = exact::assumed_blocks(of, capacity_tokens.unwrap_or(DEFAULT_CAPACITY_TOKENS));
     let endpoints = of.endpoints.iter().map(|endpoint| {
-        let id = index
-            .register(assumed_bytes / CHUNK_BYTES)
-            .context("too many endpoints")?;
+        let id = index.register(assumed_blocks).context("too many endpoints")?;
         let identity = Identity {
             pool: name.clone(),
             name: &endpoint.name,
             url: &endpoint.url,
             max_inflight: endpoint.max_inflight.map(Into::into),
             labels: endpoint.labels.clone(),
+            events: exact::sources(of, endpoint)?,
         };
         Ok(Arc::new(Endpoint::new(
             identity,
@@ -172,7 +171,7 @@ fn pool(of: &schema::Pool, index: &Arc<PrefixIndex>, metrics: &Metrics) -> anyho
         capacity_tokens,
     };
     let scheduler = Scheduler::new(of.scheduling.policy()?);
-    Ok(Pool::new(
+    let mut pool = Pool::new(
         name,
         settings,
         index.clone(),
@@ -180,7 +179,9 @@ fn pool(of: &schema::Pool, index: &Arc<PrefixIndex>, metrics: &Metrics) -> anyho
         endpoints,
         metrics,
         rand::random(),
-    ))
+    );
+    exact::equip(&mut pool, of)?;
+    Ok(pool)
 }
 
 fn bearer(key: &Secret) -> anyhow::Result<HeaderValue> {

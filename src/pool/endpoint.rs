@@ -3,6 +3,8 @@
 use super::ejection::Outcomes;
 use super::load::Load;
 use crate::config::address::EndpointUrl;
+use crate::kv_events::feed::Feed;
+use crate::kv_events::subscriber::Source;
 use crate::prefix::EndpointId;
 use crate::telemetry::EndpointMetrics;
 use arc_swap::ArcSwapOption;
@@ -19,6 +21,8 @@ pub struct Identity<'a> {
     pub url: &'a EndpointUrl,
     pub max_inflight: Option<u32>,
     pub labels: BTreeMap<String, String>,
+    /// Where its KV events come from, one source per data-parallel rank.
+    pub events: Vec<Source>,
 }
 
 /// An endpoint of a pool. Its identity never changes; what is observed of it stands in the pool's snapshot.
@@ -38,6 +42,8 @@ pub struct Endpoint {
     pub labels: BTreeMap<String, String>,
     /// Requests that it may have in flight at most.
     pub max_inflight: Option<u32>,
+    /// Its KV events, in a pool that goes by them.
+    pub feed: Option<Feed>,
     /// Handles of its metric series.
     pub metrics: EndpointMetrics,
     address: ArcSwapOption<SocketAddr>,
@@ -60,6 +66,7 @@ impl Endpoint {
             outcomes: Outcomes::default(),
             labels: of.labels,
             max_inflight: of.max_inflight,
+            feed: (!of.events.is_empty()).then(|| Feed::new(of.events)),
             metrics,
         }
     }

@@ -1,5 +1,6 @@
 //! The choice: one look at the index and the load, one decision, one reservation.
 
+use super::keys::{BlockKeys, Keys};
 use super::load::Reservation;
 use super::plan::{Attempt, Plan};
 use super::prompt::Prompt;
@@ -16,9 +17,9 @@ use std::sync::Arc;
 /// What one endpoint holds of a prompt.
 #[derive(Clone, Copy, Debug, Default)]
 struct Match {
-    /// Bytes of full chunks.
-    block_bytes: u64,
-    /// Bytes, partial tails included.
+    /// Tokens that the engine can reuse.
+    tokens: u32,
+    /// Bytes of chunks, partial tails included.
     bytes: u64,
 }
 
@@ -105,38 +106,64 @@ impl Pool {
 
     /// What each endpoint of the snapshot holds of the prompt, in the snapshot's order.
     fn look_up(&self, snapshot: &Snapshot, prompt: &Prompt) -> SmallVec<[Match; 16]> {
-        let mut matches = SmallVec::from_elem(Match::default(), snapshot.entries.len());
-        let Some(keys) = &prompt.keys else { return matches };
-        MATCHED.with_borrow_mut(|matched| {
-            for chain in keys.chains() {
-                self.index.matches(keys.keys(chain), matched);
+        let mut matches: SmallVec<[Match; 16]> =
+            SmallVec::from_elem(Match::default(), snapshot.entries.len());
+        MATCHED.with_borrow_mut(|matched| match &prompt.keys {
+            None => {}
+            Some(Keys::Chunks(keys)) => {
+                for chain in keys.chains() {
+                    self.index.matches(keys.keys(chain), matched);
+                    for (found, entry) in matches.iter_mut().zip(&snapshot.entries) {
+                        let blocks = matched[usize::from(entry.endpoint.id.0)];
+                        found.bytes += keys.matched_bytes(chain, blocks);
+                    }
+                }
                 for (found, entry) in matches.iter_mut().zip(&snapshot.entries) {
-                    let blocks = std::mem::take(&mut matched[usize::from(entry.endpoint.id.0)]);
-                    found.block_bytes += keys.matched_block_bytes(chain, blocks);
-                    found.bytes += keys.matched_bytes(chain, blocks);
+                    found.tokens = prompt.reusable_tokens(found.bytes, self.block_tokens(entry));
                 }
             }
+            Some(Keys::Blocks(keys)) => self.look_up_blocks(snapshot, keys, matched, &mut matches),
         });
         matches
     }
 
+    /// Each endpoint is looked up with the blocks of its own size.
+    fn look_up_blocks(
+        &self,
+        snapshot: &Snapshot,
+        keys: &BlockKeys,
+        matched: &mut [u32],
+        matches: &mut [Match],
+    ) {
+        for size in keys.block_sizes() {
+            for (at, chain) in keys.chains(size).enumerate() {
+                self.index.matches(chain, matched);
+                for (found, entry) in matches.iter_mut().zip(&snapshot.entries) {
+                    if self.block_tokens(entry) == size {
+                        let blocks = matched[usize::from(entry.endpoint.id.0)];
+                        found.tokens += keys.reusable_tokens(at, blocks, size);
+                    }
+                }
+            }
+        }
+    }
+
     fn view<'a>(&self, entry: &'a Entry, prompt: &Prompt, found: Match, now: Mono) -> EndpointView<'a> {
         let load = entry.endpoint.load.sample();
-        let bytes = prompt.bytes();
+        let (held, whole) = match prompt.bytes() {
+            0 => (f64::from(found.tokens), f64::from(prompt.tokens)),
+            bytes => (found.bytes as f64, bytes as f64),
+        };
         EndpointView {
             id: entry.endpoint.id,
             name: &entry.endpoint.name,
-            match_tokens: prompt.reusable_tokens(found.bytes, self.block_tokens(entry)),
-            match_ratio: if bytes == 0 {
-                0.0
-            } else {
-                found.bytes as f64 / bytes as f64
-            },
+            match_tokens: found.tokens,
+            match_ratio: if whole == 0.0 { 0.0 } else { held / whole },
             scraped: entry.gauges(now, self.settings.stale_after),
             inflight: load.inflight,
             pending_prefill_tokens: load.pending_prefill_tokens,
             active_tokens: load.active_tokens,
-            cached_tokens: self.cached_tokens(entry.endpoint.id),
+            cached_tokens: self.cached_tokens(entry),
             capacity_tokens: self.capacity_tokens(entry),
             ready_for_s: entry
                 .ready_since
@@ -144,8 +171,12 @@ impl Pool {
         }
     }
 
-    fn cached_tokens(&self, id: EndpointId) -> u64 {
-        let bytes = self.index.blocks(id) as f64 * super::CHUNK_BYTES as f64;
+    fn cached_tokens(&self, entry: &Entry) -> u64 {
+        let blocks = self.index.blocks(entry.endpoint.id);
+        if self.exact.is_some() {
+            return blocks as u64 * u64::from(self.block_tokens(entry));
+        }
+        let bytes = blocks as f64 * super::CHUNK_BYTES as f64;
         (bytes / super::tokens::DEFAULT_BYTES_PER_TOKEN) as u64
     }
 
@@ -170,15 +201,18 @@ impl Pool {
             .tokens
             .saturating_add(if prompt.keys.is_some() { output } else { 0 });
         let endpoint = entry.endpoint.clone();
+        let block_tokens = self.block_tokens(entry);
         let reservation = Reservation::take(&endpoint.load, uncached, context);
         if let Some(predicted_s) = dispatch.predicted_first_byte_s.filter(|_| !prompt.stream) {
             picker.prefill_due.expect(now, predicted_s, reservation.pending());
         }
         let mut provisional = SmallVec::<[Provisional; 1]>::new();
         if prompt.fills_cache {
-            provisional.extend(prompt.chains().map(|chain| self.index.store(endpoint.id, chain)));
+            let chains = prompt.chains(block_tokens).into_iter();
+            provisional.extend(chains.map(|chain| self.index.store(endpoint.id, chain)));
         }
         Attempt {
+            block_tokens,
             match_tokens: to.match_tokens,
             active_before: view.active_tokens,
             endpoint,

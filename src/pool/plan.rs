@@ -1,10 +1,10 @@
 //! One request's way through a pool: the decision, the endpoint being tried, and the ones after it.
 
+use super::Pool;
 use super::endpoint::Endpoint;
 use super::load::Reservation;
 use super::prompt::{Prompt, PromptShape};
 use super::snapshot::Snapshot;
-use super::{DEFAULT_BLOCK_TOKENS, Pool};
 use crate::prefix::{EndpointId, Provisional};
 use crate::scheduling::{Decision, Dispatch};
 use crate::time::Mono;
@@ -34,6 +34,8 @@ pub struct Attempt {
     pub reservation: Reservation,
     /// Active tokens on the endpoint before this request.
     pub active_before: u64,
+    /// Tokens per KV block of the endpoint, when it was picked.
+    pub block_tokens: u32,
     /// Index entries written for this try, one per chain; emptied when they are confirmed or undone.
     pub(super) provisional: SmallVec<[Provisional; 1]>,
 }
@@ -56,10 +58,7 @@ impl Plan {
         let Some(attempt) = &self.attempt else {
             return Blocks::default();
         };
-        let entry = self.snapshot.by_id(attempt.endpoint.id);
-        let block_tokens = entry
-            .map_or(DEFAULT_BLOCK_TOKENS, |entry| self.pool.block_tokens(entry))
-            .max(1);
+        let block_tokens = attempt.block_tokens.max(1);
         Blocks {
             matched: attempt.match_tokens / block_tokens,
             total: self.prompt.tokens / block_tokens,
@@ -81,20 +80,22 @@ impl Plan {
         self.may_retry() && self.pool.retry_budget.withdraw(now)
     }
 
-    /// The engine accepted the request: what was written to the index for it stays.
+    /// The engine accepted the request: what was written to the index for it stays. Blocks that the engine's
+    /// events tell of stay provisional to the end of the response: what no event has confirmed by then goes.
     pub fn confirm(&mut self) {
-        let Some(attempt) = &mut self.attempt else { return };
-        for (chain, provisional) in self.prompt.chains().zip(attempt.provisional.drain(..)) {
+        let Some(attempt) = self.attempt.as_mut().filter(|_| !self.prompt.is_exact()) else {
+            return;
+        };
+        let chains = self.prompt.chains(attempt.block_tokens);
+        for (chain, provisional) in chains.into_iter().zip(attempt.provisional.drain(..)) {
             self.pool.index.confirm(chain, provisional);
         }
     }
 
     /// The try failed or was refused: gives back its reservation and its index entries.
     pub fn abandon(&mut self) -> Option<Arc<Endpoint>> {
-        let mut attempt = self.attempt.take()?;
-        for (chain, provisional) in self.prompt.chains().zip(attempt.provisional.drain(..)) {
-            self.pool.index.undo(chain, provisional);
-        }
+        self.discredit();
+        let attempt = self.attempt.take()?;
         Some(attempt.endpoint.clone())
     }
 
@@ -109,7 +110,8 @@ impl Plan {
     /// The engine answered with an error: the try stays, its index entries go.
     pub fn discredit(&mut self) {
         let Some(attempt) = &mut self.attempt else { return };
-        for (chain, provisional) in self.prompt.chains().zip(attempt.provisional.drain(..)) {
+        let chains = self.prompt.chains(attempt.block_tokens);
+        for (chain, provisional) in chains.into_iter().zip(attempt.provisional.drain(..)) {
             self.pool.index.undo(chain, provisional);
         }
     }

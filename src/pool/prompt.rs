@@ -1,7 +1,9 @@
 //! What a decision needs of one request's body.
 
+use super::keys::Keys;
 use super::tokens::TokenRate;
 use crate::prefix::{BlockHash, PromptKeys};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// A prompt as scheduling and the index see it.
@@ -9,8 +11,8 @@ use std::sync::Arc;
 pub struct Prompt {
     /// Model as the client named it; empty when it named none.
     pub model: Box<str>,
-    /// Chunk hashes; `None` for a request that carries no readable prompt.
-    pub keys: Option<PromptKeys>,
+    /// `None` for a request that carries no readable prompt.
+    pub keys: Option<Keys>,
     /// Prompt length in tokens: exact for token ids, estimated from bytes otherwise.
     pub tokens: u32,
     /// The estimate's source, to learn from the engine's own count; `None` when `tokens` is exact.
@@ -27,7 +29,7 @@ pub struct Prompt {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PromptShape {
     pub tokens: u32,
-    /// Chunks of content that the index keys on.
+    /// Chunks or blocks that the index keys on.
     pub chunks: u32,
 }
 
@@ -46,23 +48,38 @@ impl Prompt {
         }
     }
 
-    /// The hash chains, one per prompt of the request, each with the hash of its partial tail last.
-    pub fn chains(&self) -> impl Iterator<Item = &[BlockHash]> {
-        self.keys
-            .iter()
-            .flat_map(|keys| keys.chains().iter().map(|chain| keys.keys(chain)))
+    /// The hash chains, one per prompt of the request: blocks of `block_tokens`, or chunks with the hash of the
+    /// partial tail last.
+    pub fn chains(&self, block_tokens: u32) -> SmallVec<[&[BlockHash]; 1]> {
+        match &self.keys {
+            None => SmallVec::new(),
+            Some(Keys::Chunks(keys)) => keys.chains().iter().map(|chain| keys.keys(chain)).collect(),
+            Some(Keys::Blocks(keys)) => keys.chains(block_tokens).collect(),
+        }
     }
 
-    /// Bytes of prompt content.
+    /// Whether the engines' events tell of the very blocks that this prompt is known by.
+    pub const fn is_exact(&self) -> bool {
+        matches!(self.keys, Some(Keys::Blocks(_)))
+    }
+
+    /// Bytes of prompt content; 0 when its keys are of tokens.
     pub fn bytes(&self) -> u64 {
-        self.keys.as_ref().map_or(0, PromptKeys::total_bytes)
+        match &self.keys {
+            Some(Keys::Chunks(keys)) => keys.total_bytes(),
+            _ => 0,
+        }
     }
 
     /// Length in tokens and in chunks.
     pub fn shape(&self) -> PromptShape {
         PromptShape {
             tokens: self.tokens,
-            chunks: self.chains().map(<[_]>::len).sum::<usize>() as u32,
+            chunks: match &self.keys {
+                None => 0,
+                Some(Keys::Chunks(keys)) => chunks(keys),
+                Some(Keys::Blocks(keys)) => keys.blocks() as u32,
+            },
         }
     }
 
@@ -77,4 +94,9 @@ impl Prompt {
         let tokens = (f64::from(self.tokens) * share) as u32;
         tokens.min(self.tokens.saturating_sub(1)) / block_tokens * block_tokens
     }
+}
+
+fn chunks(keys: &PromptKeys) -> u32 {
+    let each = keys.chains().iter().map(|chain| keys.keys(chain).len());
+    each.sum::<usize>() as u32
 }

@@ -130,6 +130,7 @@ mod tests {
             url: &url,
             max_inflight: None,
             labels: Default::default(),
+            events: Vec::new(),
         };
         let endpoint = Arc::new(endpoint::Endpoint::new(
             of,

@@ -60,6 +60,7 @@ pub fn finish(gateway: &Gateway, session: &Session, error: Option<&Error>, ctx: 
         learn(gateway, ctx, &facts);
     }
     count(gateway, ctx, status, elapsed);
+    compare(ctx, &facts);
     judge_endpoint(gateway, ctx, outcome, &facts);
     if gateway.access_log.is_on() && (status >= 400 || sampled(gateway.settings.access_log_sample)) {
         log(gateway, session, ctx, outcome, status, &facts, elapsed);
@@ -152,6 +153,17 @@ fn count(gateway: &Gateway, ctx: &Context, status: u16, elapsed: Duration) {
     let blocks = plan.blocks();
     metrics.prompt_blocks.inc_by(blocks.total.into());
     metrics.matched_blocks.inc_by(blocks.matched.into());
+}
+
+/// Counts the predicted against the reported match.
+fn compare(ctx: &Context, facts: &ResponseFacts) {
+    let Some(reported) = facts.cached_tokens else {
+        return;
+    };
+    if let Some(attempt) = ctx.plan.as_ref().and_then(|plan| plan.attempt.as_ref()) {
+        let predicted = u64::from(attempt.match_tokens);
+        attempt.endpoint.metrics.kv.count_prediction(predicted, reported);
+    }
 }
 
 fn sampled(share: f64) -> bool {

@@ -4,15 +4,18 @@ use super::answer;
 use super::context::{Context, Refusal};
 use super::error::Reason;
 use super::{Gateway, PathKind, cors, models};
+use crate::datalayer::tokenize::{self, NoTokens};
 use crate::openai::{Peek, PromptSink};
-use crate::pool::{CHUNK_BYTES, MAX_CHUNKS, Pool, Pools, Prompt, State};
+use crate::pool::{CHUNK_BYTES, Keys, MAX_CHUNKS, Pool, Pools, Prompt, State};
 use crate::prefix::{ChainHasher, Chunking, seed};
+use crate::telemetry::Metrics;
+use bytes::Bytes;
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use pingora_core::{Error, Result};
 use pingora_proxy::Session;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Header by which a client names the conversation that a request belongs to.
@@ -59,16 +62,16 @@ impl Gateway {
     }
 
     /// Makes the request's plan, or refuses the request when no pool serves its model or no endpoint can take it.
-    pub(super) fn decide(&self, session: &Session, ctx: &mut Context) {
+    pub(super) async fn decide(&self, session: &Session, ctx: &mut Context) {
         let started = Instant::now();
         let body = std::mem::take(&mut ctx.body);
-        let inspected = inspect(
-            &self.pools.load(),
-            ctx.path_kind,
-            &body,
-            &session.req_header().headers,
-        );
-        let (pool, prompt) = match inspected {
+        let headers = &session.req_header().headers;
+        let inspected = self.inspect(ctx.path_kind, &body, headers).await;
+        let Inspected {
+            pool,
+            prompt,
+            tokenizing,
+        } = match inspected {
             Ok(inspected) => inspected,
             Err(refusal) => {
                 ctx.refused = Some(refusal);
@@ -76,7 +79,7 @@ impl Gateway {
             }
         };
         let plan = pool.place(prompt, self.now());
-        ctx.decision_time = started.elapsed();
+        ctx.decision_time = started.elapsed().saturating_sub(tokenizing);
         pool.decision_duration.observe(ctx.decision_time.as_secs_f64());
         match &plan.attempt {
             Some(attempt) => attempt.endpoint.metrics.count_decision(plan.decision.kind),
@@ -84,44 +87,135 @@ impl Gateway {
         }
         ctx.plan = Some(plan);
     }
+
+    /// Reads what scheduling needs from a body; a body that cannot be read is routed by load.
+    ///
+    /// # Errors
+    /// When no pool serves the model.
+    pub async fn inspect(
+        &self,
+        kind: PathKind,
+        body: &Bytes,
+        headers: &HeaderMap,
+    ) -> std::result::Result<Inspected, Refusal> {
+        let peek = if body.is_empty() {
+            None
+        } else {
+            Peek::parse(body).ok()
+        };
+        let model = peek.as_ref().map(Peek::model).unwrap_or_default();
+        let pool = pool_of(&self.pools.load(), &model)?;
+        let Some(peek) = peek.filter(|_| kind.carries_prompt()) else {
+            return Ok(Inspected {
+                prompt: Prompt::unkeyed(&model),
+                pool,
+                tokenizing: Duration::ZERO,
+            });
+        };
+        let started = Instant::now();
+        let ids = token_ids(&self.metrics, &pool, kind, &peek, body).await;
+        let tokenizing = if ids.is_some() {
+            started.elapsed()
+        } else {
+            Duration::ZERO
+        };
+        let prompt = prompt(&pool, kind, &peek, ids.as_deref(), headers);
+        Ok(Inspected {
+            pool,
+            prompt,
+            tokenizing,
+        })
+    }
 }
 
-/// Reads what scheduling needs from a body; a body that cannot be read is routed by load.
-///
-/// # Errors
-/// When no pool serves the model.
-pub fn inspect(
-    pools: &Pools,
+/// What a request's body says.
+#[derive(Debug)]
+pub struct Inspected {
+    pub pool: Arc<Pool>,
+    pub prompt: Prompt,
+    /// The time that it took to get token ids, waiting included.
+    pub tokenizing: Duration,
+}
+
+fn pool_of(pools: &Pools, model: &str) -> std::result::Result<Arc<Pool>, Refusal> {
+    pools.for_model(model).cloned().ok_or_else(|| Refusal {
+        reason: Reason::NotFound,
+        detail: Some(format!("The model `{model}` does not exist: no pool serves it.")),
+    })
+}
+
+/// The ids of the request's prompts, where they are known or worth asking for.
+async fn token_ids(
+    metrics: &Metrics,
+    pool: &Pool,
     kind: PathKind,
-    body: &[u8],
+    peek: &Peek<'_>,
+    body: &Bytes,
+) -> Option<Vec<Vec<u32>>> {
+    let wanted = pool.exact.is_some() || pool.tokenizer.is_some();
+    if !wanted || !kind.fills_kv_cache() {
+        return None;
+    }
+    if let Some(given) = tokenize::given(peek, kind) {
+        return Some(given);
+    }
+    let source = pool.tokenizer.as_ref()?;
+    let ids = source.ids(kind, body, pool).await;
+    metrics.count_tokenization(
+        &pool.name,
+        ids.as_ref().map_or_else(NoTokens::outcome, |_| "success"),
+    );
+    ids.inspect_err(|why| tracing::debug!(pool = %pool.name, %why, "a prompt without tokens"))
+        .ok()
+}
+
+fn prompt(
+    pool: &Pool,
+    kind: PathKind,
+    peek: &Peek<'_>,
+    ids: Option<&[Vec<u32>]>,
     headers: &HeaderMap,
-) -> std::result::Result<(Arc<Pool>, Prompt), Refusal> {
-    let peek = if body.is_empty() {
-        None
-    } else {
-        Peek::parse(body).ok()
-    };
-    let model = peek.as_ref().map(Peek::model).unwrap_or_default();
-    let Some(pool) = pools.for_model(&model) else {
-        let detail = Some(format!("The model `{model}` does not exist: no pool serves it."));
-        return Err(Refusal {
-            reason: Reason::NotFound,
-            detail,
-        });
-    };
-    let Some(peek) = peek.filter(|_| kind.carries_prompt()) else {
-        return Ok((pool.clone(), Prompt::unkeyed(&model)));
-    };
+) -> Prompt {
+    let model = peek.model();
     let salt = peek.cache_salt();
+    let exact = ids.and_then(|ids| {
+        let salt = salt.as_deref().map(str::from_utf8).transpose().ok()?;
+        pool.block_keys(ids, &model, salt)
+    });
+    let session = headers.get(SESSION_HEADER).map(|value| xxh3_64(value.as_bytes()));
+    let session = session.or_else(|| peek.session().map(|id| xxh3_64(id.as_bytes())));
+    let mut prompt = Prompt {
+        max_output_tokens: peek.max_output_tokens(),
+        fills_cache: kind.fills_kv_cache(),
+        stream: peek.stream(),
+        session,
+        ..Prompt::unkeyed(&model)
+    };
+    if let Some(keys) = exact {
+        prompt.tokens = keys.tokens();
+        prompt.keys = Some(Keys::Blocks(keys));
+        return prompt;
+    }
+    key_by_bytes(&mut prompt, pool, kind, peek, salt.as_deref());
+    if let Some(ids) = ids {
+        let tokens = ids.iter().map(Vec::len).sum::<usize>();
+        prompt.tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
+        prompt.rate = None;
+    }
+    prompt
+}
+
+/// Keys of chunks of the prompt's canonical bytes, and an estimate of its tokens.
+fn key_by_bytes(prompt: &mut Prompt, pool: &Pool, kind: PathKind, peek: &Peek<'_>, salt: Option<&[u8]>) {
     let chunking = Chunking {
         chunk_bytes: CHUNK_BYTES,
         max_blocks: MAX_CHUNKS,
     };
-    let mut hasher = ChainHasher::new(seed(&model, salt.as_deref(), &pool.name), chunking);
+    let mut hasher = ChainHasher::new(seed(&prompt.model, salt, &pool.name), chunking);
     let fed = peek.feed(kind, &mut hasher);
     let keys = hasher.finish();
-    let rate = fed.tokens.is_none().then(|| pool.rates.of(&model));
-    let tokens = match &rate {
+    let rate = fed.tokens.is_none().then(|| pool.rates.of(&prompt.model));
+    prompt.tokens = match &rate {
         Some(rate) => rate
             .tokens(keys.total_bytes())
             .saturating_add(fed.media_parts.saturating_mul(MEDIA_TOKENS)),
@@ -129,18 +223,8 @@ pub fn inspect(
             .tokens
             .map_or(0, |tokens| u32::try_from(tokens).unwrap_or(u32::MAX)),
     };
-    let session = headers.get(SESSION_HEADER).map(|value| xxh3_64(value.as_bytes()));
-    let prompt = Prompt {
-        model: model.as_ref().into(),
-        tokens,
-        rate,
-        max_output_tokens: peek.max_output_tokens(),
-        fills_cache: kind.fills_kv_cache(),
-        stream: peek.stream(),
-        session: session.or_else(|| peek.session().map(|id| xxh3_64(id.as_bytes()))),
-        keys: (!keys.is_empty()).then_some(keys),
-    };
-    Ok((pool.clone(), prompt))
+    prompt.rate = rate;
+    prompt.keys = (!keys.is_empty()).then_some(Keys::Chunks(keys));
 }
 
 /// Why a pool could place a request nowhere.

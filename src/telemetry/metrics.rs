@@ -1,5 +1,6 @@
 //! The gateway's metric families, built once and passed in; nothing uses a global registry.
 
+use super::kv::{KvFamilies, KvMetrics};
 use super::names;
 use crate::proxy::error::Reason;
 use prometheus::{
@@ -39,6 +40,7 @@ pub struct Metrics {
     errors: IntCounterVec,
     retries: IntCounterVec,
     scrapes: IntCounterVec,
+    kv: KvFamilies,
     /// Reloads by outcome (`success`, `failure`).
     pub config_reloads: IntCounterVec,
     /// 1 when the newest configuration is in use.
@@ -145,6 +147,7 @@ impl Metrics {
             )?,
             config_reloads: build.counters(names::CONFIG_RELOADS, "Configuration reloads.", &["outcome"])?,
             config_last_reload_successful: last_reload,
+            kv: KvFamilies::new(&build)?,
             index_bytes,
             errors,
             registry,
@@ -166,6 +169,7 @@ impl Metrics {
             index_blocks: self.index_blocks.with_label_values(&labels),
             decisions: ["warm", "cold", "unkeyed"]
                 .map(|kind| self.decisions.with_label_values(&[pool, endpoint, kind])),
+            kv: self.kv.endpoint(pool, endpoint),
             families: self.clone(),
         }
     }
@@ -198,6 +202,11 @@ impl Metrics {
             .inc();
     }
 
+    /// Counts an attempt at token ids by its outcome.
+    pub fn count_tokenization(&self, pool: &str, outcome: &str) {
+        self.kv.count_tokenization(pool, outcome);
+    }
+
     /// Removes all series of an endpoint that is gone.
     pub fn forget_endpoint(&self, pool: &str, endpoint: &str) {
         let labels = [pool, endpoint];
@@ -209,6 +218,7 @@ impl Metrics {
         for family in [&self.inflight, &self.pending_prefill, &self.index_blocks] {
             let _ = family.remove_label_values(&labels);
         }
+        self.kv.forget_endpoint(pool, endpoint);
         for state in crate::pool::State::ALL {
             let _ = self.state.remove_label_values(&[pool, endpoint, state.as_str()]);
         }
@@ -239,6 +249,8 @@ pub struct EndpointMetrics {
     pub inflight: IntGauge,
     pub pending_prefill: IntGauge,
     pub index_blocks: IntGauge,
+    /// KV events and predictions.
+    pub kv: KvMetrics,
     decisions: [IntCounter; 3],
     families: Metrics,
 }
@@ -319,12 +331,17 @@ fn code_label(code: u16) -> std::borrow::Cow<'static, str> {
 }
 
 /// Makes and registers families.
-struct Families<'a> {
+pub(super) struct Families<'a> {
     registry: &'a Registry,
 }
 
 impl Families<'_> {
-    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntCounterVec> {
+    pub(super) fn counters(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> prometheus::Result<IntCounterVec> {
         let family = IntCounterVec::new(Opts::new(name, help), labels)?;
         self.registry.register(Box::new(family.clone()))?;
         Ok(family)
@@ -336,7 +353,12 @@ impl Families<'_> {
         Ok(family)
     }
 
-    fn int_gauges(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<IntGaugeVec> {
+    pub(super) fn int_gauges(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> prometheus::Result<IntGaugeVec> {
         let family = IntGaugeVec::new(Opts::new(name, help), labels)?;
         self.registry.register(Box::new(family.clone()))?;
         Ok(family)

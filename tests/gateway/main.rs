@@ -5,6 +5,7 @@ mod contract;
 mod endings;
 mod framing;
 mod front;
+mod kv_events;
 mod random_endings;
 mod seeds;
 #[allow(

@@ -3,6 +3,8 @@
 use super::super::address::EndpointUrl;
 use super::super::units::Period;
 use super::{Scheduling, Secret};
+use crate::kv_events::address::{Address, AddressError};
+use crate::kv_events::subscriber::Source;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
@@ -347,6 +349,37 @@ pub struct KvEvents {
     pub replay: Option<String>,
     /// Topic to subscribe to. Empty: all.
     pub topic: String,
+    /// Data-parallel ranks behind each endpoint (`--data-parallel-size`): rank N publishes on the port of `endpoint`
+    /// plus N, and replays on the port of `replay` plus N.
+    #[schemars(range(min = 1, max = 64))]
+    pub ranks: u16,
+}
+
+impl KvEvents {
+    /// Where the events of each rank of `endpoint` come from.
+    ///
+    /// # Errors
+    /// The address that cannot be connected to, and why.
+    pub fn sources(&self, endpoint: &Endpoint) -> Result<Vec<Source>, (String, AddressError)> {
+        let address = |template: &str| {
+            Address::of_host(template, endpoint.url.host()).map_err(|why| (template.to_owned(), why))
+        };
+        let events = address(endpoint.kv_events.as_ref().unwrap_or(&self.endpoint))?;
+        let replay = endpoint.kv_replay.as_ref().or(self.replay.as_ref());
+        let replay = replay.map(|replay| address(replay)).transpose()?;
+        let past_the_last = |address: &Address| (address.to_string(), AddressError::Port);
+        (0..self.ranks)
+            .map(|rank| {
+                let of_rank =
+                    |address: &Address| address.for_rank(rank).ok_or_else(|| past_the_last(address));
+                Ok(Source {
+                    events: of_rank(&events)?,
+                    replay: replay.as_ref().map(of_rank).transpose()?,
+                    topic: self.topic.clone(),
+                })
+            })
+            .collect()
+    }
 }
 
 impl Default for KvEvents {
@@ -355,6 +388,7 @@ impl Default for KvEvents {
             endpoint: "tcp://{host}:5557".to_owned(),
             replay: None,
             topic: String::new(),
+            ranks: 1,
         }
     }
 }

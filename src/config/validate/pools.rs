@@ -33,6 +33,7 @@ impl Check<'_> {
             self.loops(config, pool, &path);
             self.watching(pool, &path);
             self.prefix_cache(pool, &path);
+            self.kv_events(pool, &path);
             self.scheduling(&pool.scheduling, &format!("{path}.scheduling"));
         }
     }

@@ -2,7 +2,7 @@
 //! than read and ignored; each goes from here with the change that gives it its effect.
 
 use super::super::diagnostic::Diagnostic;
-use super::super::schema::{Config, PrefixSource};
+use super::super::schema::Config;
 use super::Check;
 use crate::scheduling::plugins::PLUGIN_TYPES;
 
@@ -10,23 +10,6 @@ impl Check<'_> {
     pub(super) fn unsupported(&mut self, config: &Config) {
         for (i, pool) in config.pools.iter().enumerate() {
             let path = format!("pools[{i}]");
-            if pool.prefix_cache.source == PrefixSource::KvEvents {
-                self.not_yet(
-                    &format!("{path}.prefix_cache.source"),
-                    "`source: kv-events`",
-                    "write `source: traffic`",
-                );
-            }
-            if pool.kv_events.is_some() {
-                self.not_yet(&format!("{path}.kv_events"), "`kv_events`", "remove it");
-            }
-            if pool.tokenizer.is_some() {
-                self.not_yet(
-                    &format!("{path}.tokenizer"),
-                    "`tokenizer`",
-                    "remove it: text is measured by a learnt estimate",
-                );
-            }
             for (j, plugin) in pool.scheduling.plugins.iter().enumerate() {
                 let name = plugin.kind.plugin_type().as_str();
                 if !PLUGIN_TYPES.iter().any(|known| known.name == name) {
@@ -41,12 +24,6 @@ impl Check<'_> {
                 let at = format!("{path}.endpoints[{j}]");
                 if endpoint.url.is_tls() {
                     self.not_yet(&format!("{at}.url"), "TLS to endpoints", "write `http://`");
-                }
-                if endpoint.kv_events.is_some() {
-                    self.not_yet(&format!("{at}.kv_events"), "`kv_events`", "remove it");
-                }
-                if endpoint.kv_replay.is_some() {
-                    self.not_yet(&format!("{at}.kv_replay"), "`kv_replay`", "remove it");
                 }
             }
         }

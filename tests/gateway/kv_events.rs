@@ -1,0 +1,360 @@
+//! Exact ownership: what the gateway predicts is what the engines then report as cached.
+
+use crate::support::{Client, Gateway, Setup, eventually};
+use homing::sim::engine::{EngineSpec, FleetPreset};
+use homing::sim::kv_publisher::{KvPublisher, KvPublisherOptions};
+use homing::sim::server::{SimOptions, SimServer};
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::net::TcpListener;
+use zeromq::{Socket, SocketRecv, SocketSend};
+
+const BLOCK_SIZE: u32 = 16;
+/// Few, so that most requests evict something.
+const NUM_BLOCKS: u32 = 60;
+
+/// A simulated engine and its publisher.
+struct Engine {
+    server: SimServer,
+    publisher: Arc<KvPublisher>,
+}
+
+impl Engine {
+    async fn start(block_size: u32, replay: bool, seed: u64) -> Self {
+        Self::at("127.0.0.1:0", "tcp://127.0.0.1:0", block_size, replay, seed).await
+    }
+
+    async fn at(http: &str, events: &str, block_size: u32, replay: bool, seed: u64) -> Self {
+        let options = KvPublisherOptions {
+            replay: replay.then(|| "tcp://127.0.0.1:0".to_owned()),
+            ..KvPublisherOptions::new(events, block_size, seed)
+        };
+        let publisher = Arc::new(KvPublisher::bind(options).await.unwrap());
+        let defaults = SimOptions::new(FleetPreset::Instant, block_size);
+        let num_blocks = NUM_BLOCKS * BLOCK_SIZE / block_size;
+        let options = SimOptions {
+            engine: EngineSpec {
+                num_blocks,
+                ..defaults.engine
+            },
+            max_model_len: NUM_BLOCKS * BLOCK_SIZE,
+            lora_modules: vec!["adapter".to_owned()],
+            block_events: Some(publisher.clone()),
+            kv_event_sources: vec![publisher.source()],
+            ..defaults
+        };
+        let server = SimServer::start(TcpListener::bind(http).await.unwrap(), options).unwrap();
+        Self { server, publisher }
+    }
+
+    /// The endpoint as it stands in a configuration.
+    fn yaml(&self, name: &str) -> String {
+        let (url, events) = (self.server.addr(), self.publisher.events_address());
+        let replay = self.publisher.replay_address();
+        let replay = replay.map_or(String::new(), |address| format!(", kv_replay: '{address}'"));
+        format!("{{ name: {name}, url: 'http://{url}', kv_events: '{events}'{replay} }}")
+    }
+
+    async fn post(&self, path: &str, body: &Value) -> u16 {
+        post(self.server.addr(), path, body).await.0
+    }
+}
+
+async fn post(to: SocketAddr, path: &str, body: &Value) -> (u16, Value) {
+    let mut client = Client::connect(to).await;
+    client.post(path, body.to_string()).await;
+    let response = client.response().await;
+    let json = serde_json::from_slice(&response.body).unwrap_or(Value::Null);
+    (response.status, json)
+}
+
+const EXACT: &str = "prefix_cache: { source: kv-events }\nmetrics: { interval: 20ms }";
+
+fn setup(engines: &[Engine], settings: &str) -> Setup {
+    let endpoints = engines.iter().enumerate();
+    let setup = endpoints.fold(Setup::default(), |setup, (n, engine)| {
+        setup.endpoint(&engine.yaml(&format!("e{n}")))
+    });
+    setup.top("response_headers: always").pool(settings)
+}
+
+async fn started(engines: &[Engine], settings: &str) -> Gateway {
+    let gateway = setup(engines, settings).start().await;
+    ready(&gateway, engines.len()).await;
+    gateway
+}
+
+async fn ready(gateway: &Gateway, engines: usize) {
+    eventually("block sizes, adapters and event streams are known", async || {
+        let mut known = true;
+        for n in 0..engines {
+            let endpoint = gateway.endpoint(&format!("e{n}")).await;
+            known &= endpoint["state"] == "ready"
+                && endpoint["kv_events"][0]["connected"] == true
+                && endpoint["adapters"] == json!(["adapter"])
+                && !endpoint["capacity_tokens"].is_null();
+        }
+        known
+    })
+    .await;
+}
+
+/// Waits until the gateway has applied everything that was published.
+async fn caught_up(gateway: &Gateway, engines: &[Engine]) {
+    eventually("all events are applied", async || {
+        let mut caught_up = true;
+        for (n, engine) in engines.iter().enumerate() {
+            let endpoint = gateway.endpoint(&format!("e{n}")).await;
+            let last = endpoint["kv_events"][0]["last_sequence"].as_u64();
+            caught_up &= last.map_or(0, |last| last + 1) == engine.publisher.published();
+        }
+        caught_up
+    })
+    .await;
+}
+
+async fn explain(gateway: &Gateway, body: &Value) -> Value {
+    post(gateway.admin, "/explain?path=/v1/completions", body).await.1
+}
+
+/// Sends a request and returns the predicted and the reported match in tokens.
+async fn ask(gateway: &Gateway, path: &str, body: &Value) -> (u64, u64) {
+    let (status, answer) = post(gateway.data, path, body).await;
+    assert_eq!(status, 200, "{answer}");
+    gateway.at_rest().await;
+    let decisions: Value = serde_json::from_slice(&gateway.admin("GET", "/decisions?limit=1").await).unwrap();
+    let predicted = decisions[0]["predicted_cached_tokens"].as_u64().unwrap();
+    let reported = answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
+    assert_eq!(decisions[0]["reported_cached_tokens"].as_u64(), reported);
+    (predicted, reported.unwrap())
+}
+
+/// Prompts that share prefixes of all lengths: a few long texts, cut anywhere, with tails of their own.
+fn ids(rng: &mut StdRng) -> Vec<u32> {
+    let text = rng.random_range(0..6_u32);
+    let shared = rng.random_range(0..300_u32);
+    let own = rng.random_range(1..60_u32);
+    let salt = rng.random_range(0..8_u32);
+    let own = (0..own).map(|at| 1000 + 100 * salt + at % 7);
+    (0..shared)
+        .map(|at| 10 + text * 37 + at % 31)
+        .chain(own)
+        .collect()
+}
+
+fn completion(rng: &mut StdRng) -> Value {
+    let mut body = json!({
+        "model": if rng.random_range(0..4) == 0 { "adapter" } else { "sim" },
+        "prompt": ids(rng),
+        "max_tokens": rng.random_range(1..40),
+    });
+    if rng.random_range(0..4) == 0 {
+        body["cache_salt"] = json!("tenant");
+    }
+    body
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn predictions_of_five_hundred_prompts_are_what_the_engines_report() {
+    let engines = [
+        Engine::start(BLOCK_SIZE, true, 1).await,
+        Engine::start(BLOCK_SIZE, false, 2).await,
+        Engine::start(2 * BLOCK_SIZE, true, 3).await,
+    ];
+    let gateway = started(&engines, EXACT).await;
+    let mut rng = StdRng::seed_from_u64(20_261_130);
+    let (mut right, mut hits) = (0, 0);
+    for _ in 0..500 {
+        caught_up(&gateway, &engines).await;
+        let (predicted, reported) = ask(&gateway, "/v1/completions", &completion(&mut rng)).await;
+        right += u32::from(predicted == reported);
+        hits += reported;
+    }
+    assert!(right >= 495, "{right} of 500 were right");
+    assert!(hits > 5_000, "the engines reused only {hits} tokens");
+    let mut removed = 0;
+    for n in 0..engines.len() {
+        let events = gateway.endpoint(&format!("e{n}")).await["kv_events"][0].clone();
+        assert_eq!(
+            (&events["gaps"], &events["malformed_messages"]),
+            (&json!(0), &json!(0))
+        );
+        removed += events["removed_blocks"].as_u64().unwrap();
+    }
+    assert!(removed > 300, "only {removed} blocks were evicted");
+    let samples = gateway.metrics().await;
+    assert_eq!(
+        samples.sum("homing_predictions_total", "comparison=\"exact\""),
+        f64::from(right)
+    );
+    assert_eq!(
+        samples.sum("homing_reported_cached_tokens_total", ""),
+        hits as f64
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn restart_and_reset_of_an_engine_are_noticed() {
+    let mut engines = [Engine::start(BLOCK_SIZE, false, 4).await];
+    let gateway = started(&engines, EXACT).await;
+    let prompt = |text: u32| json!({"model": "sim", "prompt": vec![text; 200], "max_tokens": 2});
+    for text in 0..3 {
+        assert_eq!(ask(&gateway, "/v1/completions", &prompt(text)).await, (0, 0));
+    }
+    caught_up(&gateway, &engines).await;
+    assert_eq!(ask(&gateway, "/v1/completions", &prompt(1)).await, (192, 192));
+    assert_eq!(engines[0].post("/reset_prefix_cache", &json!({})).await, 200);
+    // Engines publish with their next step.
+    assert_eq!(ask(&gateway, "/v1/completions", &prompt(3)).await, (0, 0));
+    caught_up(&gateway, &engines).await;
+    assert_eq!(ask(&gateway, "/v1/completions", &prompt(1)).await, (0, 0));
+    caught_up(&gateway, &engines).await;
+    assert_eq!(ask(&gateway, "/v1/completions", &prompt(1)).await, (192, 192));
+
+    let (http, events) = (
+        engines[0].server.addr().to_string(),
+        engines[0].publisher.events_address().to_owned(),
+    );
+    let [old] = engines;
+    old.server.kill();
+    old.server.shutdown().await;
+    drop(old.publisher);
+    eventually("the engine is gone", async || {
+        gateway.endpoint("e0").await["state"] == "unready"
+    })
+    .await;
+    engines = [Engine::at(&http, &events, BLOCK_SIZE, false, 5).await];
+    gateway.endpoint_is("e0", "ready").await;
+    eventually("nothing of the old engine is left", async || {
+        let endpoint = gateway.endpoint("e0").await;
+        endpoint["index_blocks"] == 0 && endpoint["kv_events"][0]["connected"] == true
+    })
+    .await;
+    assert_eq!(ask(&gateway, "/v1/completions", &prompt(1)).await, (0, 0));
+    caught_up(&gateway, &engines).await;
+    assert_eq!(ask(&gateway, "/v1/completions", &prompt(1)).await, (192, 192));
+}
+
+/// Passes events on and loses some of them.
+struct Lossy {
+    address: String,
+    passed: Arc<AtomicU64>,
+}
+
+impl Lossy {
+    async fn of(publisher: &KvPublisher, lost: impl Fn(u64) -> bool + Send + 'static) -> Self {
+        let mut events = zeromq::SubSocket::new();
+        events.connect(publisher.events_address()).await.unwrap();
+        events.subscribe("").await.unwrap();
+        let mut publisher = zeromq::PubSocket::new();
+        let address = publisher.bind("tcp://127.0.0.1:0").await.unwrap().to_string();
+        let passed = Arc::new(AtomicU64::new(0));
+        let counter = passed.clone();
+        tokio::spawn(async move {
+            while let Ok(message) = events.recv().await {
+                if !lost(counter.fetch_add(1, Ordering::SeqCst)) {
+                    let _ = publisher.send(message).await;
+                }
+            }
+        });
+        Self { address, passed }
+    }
+}
+
+/// One message in 25 is lost. With a replay socket nothing is missed; without one, what is forgotten is found
+/// again, and what is gone is never believed to be there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lost_events_are_replayed_or_forgotten() {
+    for replay in [true, false] {
+        let engine = Engine::start(BLOCK_SIZE, replay, 6).await;
+        let lossy = Lossy::of(&engine.publisher, |at| at % 25 == 24).await;
+        let replays = engine.publisher.replay_address();
+        let replays = replays.map_or(String::new(), |address| format!(", kv_replay: '{address}'"));
+        let endpoint = format!(
+            "{{ name: e0, url: 'http://{}', kv_events: '{}'{replays} }}",
+            engine.server.addr(),
+            lossy.address
+        );
+        let gateway = Setup::default().endpoint(&endpoint).pool(EXACT).start().await;
+        ready(&gateway, 1).await;
+        let mut rng = StdRng::seed_from_u64(7);
+        let (mut right, mut over) = (0, 0);
+        for _ in 0..200 {
+            eventually("what was not lost is applied", async || {
+                let published = engine.publisher.published();
+                let last = gateway.endpoint("e0").await["kv_events"][0]["last_sequence"].as_u64();
+                let newest_is_lost = published > 0 && (published - 1) % 25 == 24;
+                lossy.passed.load(Ordering::SeqCst) == published
+                    && last.map_or(0, |last| last + 1) == published - u64::from(newest_is_lost)
+            })
+            .await;
+            let newest_is_lost = engine.publisher.published() % 25 == 0;
+            let (predicted, reported) = ask(&gateway, "/v1/completions", &completion(&mut rng)).await;
+            right += u32::from(predicted == reported);
+            over += u32::from(predicted > reported && !newest_is_lost);
+        }
+        let events = gateway.endpoint("e0").await["kv_events"][0].clone();
+        assert_eq!(over, 0, "{events}");
+        if replay {
+            assert!(right >= 190 && events["gaps"] == 0, "{right} {events}");
+        } else {
+            assert!(events["gaps"].as_u64() > Some(3), "{events}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_gateways_agree_without_talking_to_each_other() {
+    let engines = [
+        Engine::start(BLOCK_SIZE, true, 8).await,
+        Engine::start(BLOCK_SIZE, true, 9).await,
+    ];
+    let gateways = [started(&engines, EXACT).await, started(&engines, EXACT).await];
+    let mut rng = StdRng::seed_from_u64(10);
+    let mut matched = 0;
+    for turn in 0..100 {
+        for gateway in &gateways {
+            caught_up(gateway, &engines).await;
+        }
+        let body = completion(&mut rng);
+        let seen = [
+            explain(&gateways[0], &body).await,
+            explain(&gateways[1], &body).await,
+        ];
+        let matches = seen.each_ref().map(matches_by_endpoint);
+        assert_eq!(matches[0], matches[1], "{body}");
+        matched += matches[0].iter().map(|(_, tokens)| tokens).sum::<u64>();
+        ask(&gateways[turn % 2], "/v1/completions", &body).await;
+    }
+    assert!(matched > 1_000, "{matched}");
+}
+
+/// Matched tokens of each candidate of a decision.
+fn matches_by_endpoint(decision: &Value) -> Vec<(String, u64)> {
+    let mut matches: Vec<_> = decision["candidates"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|candidate| {
+            let tokens = candidate["matched_tokens"].as_u64().unwrap();
+            (candidate["endpoint"].as_str().unwrap().to_owned(), tokens)
+        })
+        .collect();
+    matches.sort();
+    matches
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refused_prompt_leaves_nothing_in_the_index() {
+    let engines = [Engine::start(BLOCK_SIZE, true, 11).await];
+    let gateway = started(&engines, EXACT).await;
+    let refused = json!({"model": "no-such-model", "prompt": vec![7; 200], "max_tokens": 2});
+    let (status, _) = post(gateway.data, "/v1/completions", &refused).await;
+    assert_eq!(status, 404);
+    gateway.at_rest().await;
+    assert_eq!(gateway.endpoint("e0").await["index_blocks"], 0);
+}
