@@ -2,12 +2,14 @@
 
 use super::Exit;
 use crate::config::units::Period;
+use crate::overload::queue::QueueSettings;
+use crate::overload::working_set::WorkingSetSettings;
 use crate::scheduling::{LeastCostParameters, Policy};
 use crate::sim::engine::FleetPreset;
 use crate::sim::replay::generate::{self, FleetShape, Scenario};
 use crate::sim::replay::report::{self, Row};
 use crate::sim::replay::trace::{self, TraceOptions};
-use crate::sim::replay::{self, Change, ChangeKind, FleetSpec, Outcome, plot};
+use crate::sim::replay::{self, Change, ChangeKind, FleetSpec, Outcome, Overload, plot};
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -91,6 +93,12 @@ pub struct Args {
     /// Share of the requests, the earliest, that is left out of the measures
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     warmup: f64,
+    /// Let requests wait in the router while every endpoint has enough to prefill, and pick when their turn comes
+    #[arg(long)]
+    queue: bool,
+    /// As --queue, and let new conversations wait while the running ones fill the caches
+    #[arg(long)]
+    gate: bool,
     /// Keep least-cost's constants as they start instead of learning them
     #[arg(long)]
     no_learning: bool,
@@ -127,10 +135,11 @@ pub fn run(args: &Args) -> anyhow::Result<Exit> {
         .collect();
     let outcomes = in_parallel(&cells, |&(seed, policy)| {
         let (scenario, fleet) = &scenarios[seed];
-        replay::run(
+        replay::run_with(
             &scenario.workload,
             fleet,
             policies[policy].1.clone(),
+            overload(args),
             args.seed[seed],
         )
     });
@@ -166,6 +175,19 @@ pub fn run(args: &Args) -> anyhow::Result<Exit> {
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(Exit::Fine)
+}
+
+/// Nothing is turned away, so that rows with and without queue compare.
+fn overload(args: &Args) -> Overload {
+    let unbounded = QueueSettings {
+        max_requests: usize::MAX,
+        max_bytes: u64::MAX,
+        ..QueueSettings::default()
+    };
+    Overload {
+        queue: (args.queue || args.gate).then_some(unbounded),
+        working_set: args.gate.then(WorkingSetSettings::default),
+    }
 }
 
 fn policies(args: &Args, parameters: &LeastCostParameters) -> anyhow::Result<Vec<(String, Policy)>> {

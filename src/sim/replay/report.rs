@@ -2,6 +2,7 @@
 
 use super::run::{Outcome, Record};
 use serde::Serialize;
+use std::collections::HashMap;
 use std::fmt::Write;
 
 /// Measures of one policy on one workload. Times in seconds; the first requests are left out as warm-up.
@@ -27,6 +28,17 @@ pub struct Row {
     /// Prompt tokens of the most loaded endpoint over the mean.
     pub max_over_mean: f64,
     pub preemptions: u64,
+    /// Mean time of sessions from the arrival of the first to the end of the last.
+    pub session_mean_s: f64,
+    /// Mean and longest time to the first token of sessions' first requests.
+    pub first_turn_mean_s: f64,
+    pub first_turn_max_s: f64,
+    /// When the last request ended: what order alone cannot make shorter.
+    pub all_done_s: f64,
+    /// Requests that waited in the router.
+    pub held: u64,
+    /// Requests that went out of turn: any number but 0 is a fault of the queue.
+    pub unfair: u64,
     /// Mean over requests of |ln(predicted / observed time to the first token)|; only of policies that predict.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prediction_error: Option<f64>,
@@ -80,6 +92,7 @@ pub fn summarise(
             .filter(|record| record.ended_s <= outcome.last_start_s)
     };
     let window_s = outcome.last_start_s.max(f64::MIN_POSITIVE);
+    let first_turns = || records.iter().filter(|record| record.turn == 0);
     let streams = || measured.iter().filter(|record| record.output_tokens > 1);
     let endpoints = endpoint_rows(measured, &records, endpoints, joins);
     let most = endpoints.iter().map(|row| row.token_share).fold(0.0, f64::max);
@@ -98,6 +111,12 @@ pub fn summarise(
         requests_per_s: in_time().count() as f64 / window_s,
         max_over_mean: most * endpoints.len() as f64,
         preemptions: measured.iter().map(|record| u64::from(record.preemptions)).sum(),
+        session_mean_s: session_mean_s(&records),
+        first_turn_mean_s: mean(first_turns().map(|record| record.ttft_s)),
+        first_turn_max_s: first_turns().map(|record| record.ttft_s).fold(0.0, f64::max),
+        all_done_s: records.iter().map(|record| record.ended_s).fold(0.0, f64::max),
+        held: outcome.held.requests,
+        unfair: outcome.held.unfair,
         prediction_error: prediction_error(measured),
         endpoints,
     }
@@ -131,6 +150,16 @@ fn endpoint_rows(
         }
     };
     (0..endpoints).map(row).collect()
+}
+
+fn session_mean_s(records: &[Record]) -> f64 {
+    let mut sessions: HashMap<u32, (f64, f64)> = HashMap::new();
+    for record in records {
+        let (from_s, to_s) = sessions.entry(record.session).or_insert((f64::MAX, 0.0));
+        *from_s = from_s.min(record.arrived_s);
+        *to_s = to_s.max(record.ended_s);
+    }
+    mean(sessions.values().map(|(from_s, to_s)| to_s - from_s))
 }
 
 fn prediction_error(records: &[Record]) -> Option<f64> {
