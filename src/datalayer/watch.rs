@@ -10,6 +10,7 @@ use crate::pool::health::Thresholds;
 use crate::pool::{CHUNK_BYTES, DEFAULT_BLOCK_TOKENS, Endpoint, Pool};
 use crate::proxy::Gateway;
 use crate::time::Mono;
+use pingora_core::ErrorType;
 use pingora_core::protocols::l4::socket::SocketAddr as Address;
 use pingora_http::RequestHeader;
 use pingora_load_balancing::Backend;
@@ -130,13 +131,22 @@ impl Watch {
             let now = self.gateway.now();
             self.look_after(now);
             let outcome = outcome.as_ref().copied().map_err(String::as_str);
+            let mut changed = false;
             self.pool.update(self.at, |status| {
-                let changed = status.health_checked(now, outcome, thresholds);
-                if changed {
-                    tracing::info!(endpoint = %self.endpoint.name, ?outcome, "health changed");
-                }
+                changed = status.health_checked(now, outcome, thresholds);
                 changed
             });
+            if changed {
+                tracing::info!(endpoint = %self.endpoint.name, ?outcome, "health changed");
+            }
+            if changed && outcome.is_err_and(|why| why.ends_with(ErrorType::ConnectRefused.as_str())) {
+                // Nobody listens there: the process is gone, and its cache with it. An engine that lived too short
+                // to be scraped twice would not be told by its counters.
+                match &self.endpoint.feed {
+                    Some(feed) => feed.reset(),
+                    None => self.pool.index.clear(self.endpoint.id),
+                }
+            }
         }
     }
 

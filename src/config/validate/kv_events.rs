@@ -26,9 +26,11 @@ impl Check<'_> {
                 continue;
             };
             let at = |own: &Option<String>, key: &str, shared: &str| {
-                (own.as_deref() == Some(&*address))
-                    .then(|| format!("{path}.endpoints[{j}].{key}"))
-                    .unwrap_or_else(|| format!("{path}.kv_events.{shared}"))
+                if own.as_deref() == Some(&*address) {
+                    format!("{path}.endpoints[{j}].{key}")
+                } else {
+                    format!("{path}.kv_events.{shared}")
+                }
             };
             let is_replay =
                 [endpoint.kv_replay.as_deref(), events.replay.as_deref()].contains(&Some(&*address));
