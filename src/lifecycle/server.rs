@@ -320,17 +320,24 @@ struct Signals {
 #[async_trait]
 impl ShutdownSignalWatch for Signals {
     async fn recv(&self) -> ShutdownSignal {
-        let (Ok(mut terminate), Ok(mut interrupt), Ok(mut quit)) = (
+        let (Ok(mut terminate), Ok(mut interrupt), Ok(mut quit), Ok(mut hangup)) = (
             signal(SignalKind::terminate()),
             signal(SignalKind::interrupt()),
             signal(SignalKind::quit()),
+            signal(SignalKind::hangup()),
         ) else {
             return std::future::pending().await;
         };
-        let signal = tokio::select! {
-            _ = terminate.recv() => ShutdownSignal::GracefulTerminate,
-            _ = interrupt.recv() => ShutdownSignal::GracefulTerminate,
-            _ = quit.recv() => ShutdownSignal::GracefulUpgrade,
+        let signal = loop {
+            tokio::select! {
+                _ = terminate.recv() => break ShutdownSignal::GracefulTerminate,
+                _ = interrupt.recv() => break ShutdownSignal::GracefulTerminate,
+                _ = quit.recv() => break ShutdownSignal::GracefulUpgrade,
+                // The signal's default would end the process, and its streams with it.
+                _ = hangup.recv() => {
+                    tracing::warn!("SIGHUP: reloading is not supported yet, restart to apply a new configuration");
+                }
+            }
         };
         self.readiness.pend("draining", "the gateway is shutting down");
         signal
