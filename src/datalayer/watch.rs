@@ -142,9 +142,9 @@ impl Watch {
             if changed && outcome.is_err_and(|why| why.ends_with(ErrorType::ConnectRefused.as_str())) {
                 // Nobody listens there: the process is gone, and its cache with it. An engine that lived too short
                 // to be scraped twice would not be told by its counters.
-                match &self.endpoint.feed {
-                    Some(feed) => feed.reset(),
-                    None => self.pool.index.clear(self.endpoint.id),
+                // Where events tell, the stream's own new start does.
+                if self.endpoint.feed.is_none() {
+                    self.pool.index.clear(self.endpoint.id);
                 }
             }
         }

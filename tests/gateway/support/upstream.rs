@@ -210,7 +210,9 @@ struct Connection {
 
 impl Connection {
     async fn run(mut self) {
-        while let Some(request) = self.request().await {
+        let mut served = false;
+        while let Some(request) = self.request(served).await {
+            served = true;
             let script = match request.path() {
                 "/health" => Script::answer(self.shared.health.load(Ordering::Relaxed), "", ""),
                 "/metrics" => {
@@ -282,14 +284,16 @@ impl Connection {
     }
 
     /// The next request; `None` when the peer has no more.
-    async fn request(&mut self) -> Option<Received> {
+    ///
+    /// As in uvicorn, the idle time-out runs only between two requests: a new connection may take its time.
+    async fn request(&mut self, served: bool) -> Option<Received> {
         let idle = Duration::from_millis(self.shared.idle_close_ms.load(Ordering::Relaxed));
         let started = self.buffer.is_empty();
         let head_end = loop {
             if let Some(at) = find(&self.buffer, b"\r\n\r\n") {
                 break at + 4;
             }
-            let first = started && self.buffer.is_empty();
+            let first = served && started && self.buffer.is_empty();
             let wait = if first {
                 idle.min(Duration::from_secs(3600))
             } else {
