@@ -1,10 +1,9 @@
 //! Reads one page of an endpoint over a kept connection.
 
-use crate::pool::Endpoint;
+use crate::pool::endpoint::{Endpoint, KEEPALIVE};
 use bytes::BytesMut;
 use http::{HeaderValue, header};
 use pingora_core::connectors::http::Connector;
-use pingora_core::upstreams::peer::HttpPeer;
 use pingora_http::RequestHeader;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,8 +11,6 @@ use std::time::Duration;
 
 /// Largest page that is read; vLLM's metrics are some 50 kB.
 const MAX_PAGE_BYTES: usize = 16 * 1024 * 1024;
-/// Below the 5 s after which uvicorn closes an idle connection.
-const KEEPALIVE: Duration = Duration::from_secs(4);
 
 /// Why a page could not be read.
 #[derive(Debug, thiserror::Error)]
@@ -43,37 +40,19 @@ impl FetchError {
 /// A page to be read again and again.
 pub struct Page {
     connector: Arc<Connector>,
-    tls: bool,
-    sni: String,
+    endpoint: Arc<Endpoint>,
     request: RequestHeader,
     timeout: Duration,
 }
 
 impl Page {
-    /// `GET path` with `host` as its `Host` header; `sni` is the name in the certificate of a TLS endpoint.
-    ///
-    /// # Errors
-    /// When `path` or `host` cannot stand in a request.
-    pub fn new(host: &str, path: &str, sni: Option<&str>, timeout: Duration) -> Result<Self, FetchError> {
-        let mut request = RequestHeader::build("GET", path.as_bytes(), Some(2))?;
-        request.insert_header(header::HOST, host)?;
-        let tls = sni.is_some();
-        Ok(Self {
-            connector: Arc::new(Connector::new(None)),
-            tls,
-            sni: sni.unwrap_or_default().to_owned(),
-            request,
-            timeout,
-        })
-    }
-
     /// A page of `endpoint` over connections of `connector`, with `key` as its `Authorization`.
     ///
     /// # Errors
     /// When `path` cannot stand in a request.
-    pub fn with(
+    pub fn of(
         connector: Arc<Connector>,
-        endpoint: &Endpoint,
+        endpoint: &Arc<Endpoint>,
         path: &str,
         key: Option<&HeaderValue>,
         timeout: Duration,
@@ -83,16 +62,10 @@ impl Page {
         if let Some(key) = key {
             request.insert_header(header::AUTHORIZATION, key.clone())?;
         }
-        let tls = endpoint.url.is_tls();
-        let sni = if tls {
-            endpoint.url.host().to_owned()
-        } else {
-            String::new()
-        };
+        let endpoint = endpoint.clone();
         Ok(Self {
             connector,
-            tls,
-            sni,
+            endpoint,
             request,
             timeout,
         })
@@ -110,8 +83,7 @@ impl Page {
     }
 
     async fn exchange(&self, address: SocketAddr) -> Result<BytesMut, FetchError> {
-        let mut peer = HttpPeer::new(address, self.tls, self.sni.clone());
-        peer.options.idle_timeout = Some(KEEPALIVE);
+        let peer = self.endpoint.peer(address);
         let (mut session, _reused) = self.connector.get_http_session(&peer).await?;
         session
             .write_request_header(Box::new(self.request.clone()))

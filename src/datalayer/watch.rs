@@ -11,6 +11,7 @@ use crate::pool::{CHUNK_BYTES, DEFAULT_BLOCK_TOKENS, Endpoint, Pool};
 use crate::proxy::Gateway;
 use crate::time::Mono;
 use pingora_core::ErrorType;
+use pingora_core::connectors::http::Connector;
 use pingora_core::protocols::l4::socket::SocketAddr as Address;
 use pingora_http::RequestHeader;
 use pingora_load_balancing::Backend;
@@ -97,7 +98,7 @@ impl Watch {
             self.gateway.connector.clone(),
             self.pool.settings.api_key.as_ref(),
         );
-        let Ok(page) = Page::with(connector, &self.endpoint, "/v1/models", key, MODELS_TIMEOUT) else {
+        let Ok(page) = Page::of(connector, &self.endpoint, "/v1/models", key, MODELS_TIMEOUT) else {
             return;
         };
         loop {
@@ -192,9 +193,9 @@ impl Watch {
     }
 
     async fn scrape(&self) {
-        let url = &self.endpoint.url;
-        let sni = url.is_tls().then(|| url.host());
-        let Ok(page) = Page::new(&url.authority(), &self.metrics.path, sni, self.metrics.timeout.0) else {
+        let connector = Arc::new(Connector::new(None));
+        let (path, timeout) = (&self.metrics.path, self.metrics.timeout.0);
+        let Ok(page) = Page::of(connector, &self.endpoint, path, None, timeout) else {
             return;
         };
         let mut ticks = steady(self.metrics.interval.0);

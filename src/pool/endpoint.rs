@@ -9,9 +9,14 @@ use crate::prefix::EndpointId;
 use crate::telemetry::EndpointMetrics;
 use arc_swap::ArcSwapOption;
 use http::HeaderValue;
+use pingora_core::upstreams::peer::HttpPeer;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Engines behind uvicorn close idle connections after 5 s; a kept connection must be given up before.
+pub const KEEPALIVE: Duration = Duration::from_secs(4);
 
 /// What makes an endpoint, from the configuration.
 #[derive(Clone, Debug)]
@@ -74,6 +79,19 @@ impl Endpoint {
     /// Where to connect to; `None` until its name has been resolved.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address.load().as_deref().copied()
+    }
+
+    /// How to connect to it at `address`.
+    pub fn peer(&self, address: SocketAddr) -> HttpPeer {
+        let tls = self.url.is_tls();
+        let sni = if tls {
+            self.url.host().to_owned()
+        } else {
+            String::new()
+        };
+        let mut peer = HttpPeer::new(address, tls, sni);
+        peer.options.idle_timeout = Some(KEEPALIVE);
+        peer
     }
 
     /// Takes a newly resolved address; true when it differs from the one before.

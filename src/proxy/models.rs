@@ -59,8 +59,8 @@ impl Gateway {
         answered.then(|| json!({ "object": "list", "data": models }).to_string().into())
     }
 
-    async fn list(&self, endpoint: &Endpoint, key: Option<&HeaderValue>) -> Option<Vec<Value>> {
-        let page = Page::with(self.connector.clone(), endpoint, "/v1/models", key, TIMEOUT).ok()?;
+    async fn list(&self, endpoint: &Arc<Endpoint>, key: Option<&HeaderValue>) -> Option<Vec<Value>> {
+        let page = Page::of(self.connector.clone(), endpoint, "/v1/models", key, TIMEOUT).ok()?;
         let body = page.read(endpoint.address()?).await.ok()?;
         match serde_json::from_slice::<Value>(&body)
             .ok()?

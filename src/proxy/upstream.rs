@@ -16,8 +16,6 @@ use pingora_proxy::Session;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Engines behind uvicorn close idle connections after 5 s; a pooled connection must be given up before.
-const KEEPALIVE: Duration = Duration::from_secs(4);
 /// A connection of a group of its own is never taken from the pool: a retry on the same endpoint must not meet
 /// another kept connection that is dead as well.
 static FRESH_GROUP: AtomicU64 = AtomicU64::new(1);
@@ -43,12 +41,7 @@ pub fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>> {
         error.set_retry(retry);
         return Err(error.into_up());
     };
-    let sni = if endpoint.url.is_tls() {
-        endpoint.url.host().to_owned()
-    } else {
-        String::new()
-    };
-    let mut peer = HttpPeer::new(address, endpoint.url.is_tls(), sni);
+    let mut peer = endpoint.peer(address);
     let settings = &plan.pool.settings;
     peer.options.connection_timeout = Some(settings.connect_timeout);
     peer.options.total_connection_timeout = Some(settings.connect_timeout);
@@ -57,7 +50,6 @@ pub fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>> {
     if let Some(exchange) = &ctx.slot {
         exchange.await_response(settings.first_byte_timeout, settings.idle_timeout);
     }
-    peer.options.idle_timeout = Some(KEEPALIVE);
     if ctx.fresh_connection {
         peer.group_key = FRESH_GROUP.fetch_add(1, Ordering::Relaxed);
     }

@@ -2,6 +2,7 @@
 
 use super::NoTokens;
 use crate::openai::{PathKind, Peek, PlainPrompt};
+use crate::pool::endpoint::KEEPALIVE;
 use crate::pool::{Endpoint, Pool, Snapshot};
 use crate::tokens::ChatRequest;
 use crate::tokens::chat::conversation;
@@ -22,8 +23,6 @@ const ENTRY_TOKENS: usize = 32;
 const MAX_PROMPTS: usize = 4;
 /// For a connection to an engine to stand.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// uvicorn closes idle connections after 5 s.
-const KEEPALIVE: Duration = Duration::from_secs(4);
 
 /// Fields of a chat request that `/tokenize` reads too.
 const CHAT_FIELDS: [&str; 7] = [
