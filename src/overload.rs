@@ -4,7 +4,7 @@
 //! [`queue`] holds requests back in the router while every endpoint has enough to prefill, so that each is placed by
 //! what is true when its turn comes. [`working_set`] decides which conversations may begin while the running ones
 //! fill the caches. Both are state machines over [`Mono`](crate::time::Mono): the gateway and the replay run the same
-//! code. How the rules came about, what they gain and where they lose: `docs/overload.md`.
+//! code.
 
 pub mod drain;
 pub mod queue;

@@ -47,7 +47,7 @@ pub struct QueueSettings {
 }
 
 impl Default for QueueSettings {
-    /// B, lambda, W and the depth are the values measured in `docs/overload.md`.
+    /// B, lambda, W and the depth were chosen by event simulation.
     fn default() -> Self {
         Self {
             max_requests: 1024,

@@ -17,7 +17,7 @@ use learnt::{CLASSES, Regret, Reuse, class_of};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-/// What the gate can be told; the defaults are the values measured in `docs/overload.md`.
+/// What the gate can be told; the defaults were chosen by event simulation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkingSetSettings {
     /// phi: share of an endpoint's KV capacity that conversations may fill.
