@@ -12,6 +12,7 @@ pub mod retry_budget;
 pub mod snapshot;
 pub mod status;
 pub mod tokens;
+pub mod trust;
 
 mod pick;
 mod prefill_due;

@@ -1,14 +1,18 @@
-//! `homing check`: every fault of a configuration file.
+//! `homing check`: every fault of a configuration file, and what its endpoints say.
+
+mod probe;
 
 use super::Exit;
 use crate::config::{Config, Inspection, Severity};
 use clap::ValueEnum;
+use probe::Report;
 use std::io::{Write, stderr, stdout};
 use std::path::PathBuf;
 
 /// Check a configuration file and tell every fault of it.
 ///
-/// Exits with 0 when the file can be used and with 78 when it cannot.
+/// Exits with 0 when the file can be used and with 78 when it cannot; with 1 when a probed endpoint lacks what the file
+/// asks for.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The configuration file.
@@ -20,6 +24,10 @@ pub struct Args {
     /// Exit with 78 for warnings too.
     #[arg(long)]
     deny_warnings: bool,
+    /// Ask each endpoint too: model, version, blocks, prefix caching, KV events, usage details, tokenizer. Runs one small
+    /// prompt on each.
+    #[arg(long, conflicts_with = "print")]
+    probe: bool,
     /// Print the effective configuration, with the defaults marked. Faults go to stderr.
     #[arg(long, conflicts_with = "format")]
     print: bool,
@@ -40,14 +48,38 @@ enum Format {
 /// Only when stdout or stderr cannot be written.
 pub fn run(args: &Args) -> anyhow::Result<Exit> {
     let inspection = Inspection::of_file(&args.config);
+    let reports = match &inspection.config {
+        Some(config) if args.probe => probe::run(config)?,
+        _ => Vec::new(),
+    };
     match args.format {
         _ if args.print => print(&inspection)?,
-        Format::Json => writeln!(stdout(), "{:#}", inspection.diagnostics.to_json())?,
-        Format::Text => text(args, &inspection)?,
+        Format::Json => json(args, &inspection, &reports)?,
+        Format::Text => {
+            text(args, &inspection)?;
+            for report in &reports {
+                write!(stdout(), "{report}")?;
+            }
+        }
     }
     let faults = &inspection.diagnostics;
     let faulty = faults.has_errors() || args.deny_warnings && faults.count(Severity::Warning) > 0;
-    Ok(if faulty { Exit::Config } else { Exit::Fine })
+    Ok(if faulty {
+        Exit::Config
+    } else if reports.iter().any(Report::is_bad) {
+        Exit::Failure
+    } else {
+        Exit::Fine
+    })
+}
+
+fn json(args: &Args, inspection: &Inspection, reports: &[Report]) -> anyhow::Result<()> {
+    let mut value = inspection.diagnostics.to_json();
+    if args.probe {
+        value["endpoints"] = serde_json::to_value(reports)?;
+    }
+    writeln!(stdout(), "{value:#}")?;
+    Ok(())
 }
 
 fn text(args: &Args, inspection: &Inspection) -> anyhow::Result<()> {

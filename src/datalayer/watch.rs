@@ -257,7 +257,10 @@ impl Watch {
         }
         match &self.endpoint.feed {
             Some(feed) => feed.looked_at(restarted.is_some()),
-            None if restarted.is_some() => self.pool.index.clear(self.endpoint.id),
+            None if restarted.is_some() => {
+                self.pool.index.clear(self.endpoint.id);
+                self.endpoint.trust.forget();
+            }
             None => {}
         }
         let Some(tokens) = capacity else { return };
@@ -265,7 +268,8 @@ impl Watch {
             let owned = events.iter().map(|rank| rank.owned_blocks).sum();
             Pool::exact_capacity(tokens, block_tokens, owned)
         } else {
-            let bytes = tokens as f64 * self.pool.bytes_per_token();
+            let held = tokens as f64 * self.endpoint.trust.capacity_share();
+            let bytes = held * self.pool.bytes_per_token();
             (bytes / CHUNK_BYTES as f64).ceil() as usize
         };
         self.pool.index.set_capacity(self.endpoint.id, blocks);

@@ -17,8 +17,8 @@ pub struct Feed {
 #[derive(Debug, Default)]
 struct State {
     subscriptions: Vec<Subscription>,
-    /// [`turns`] at the newest look of somebody else at the engine.
-    turns_seen: u64,
+    /// Restarts that the streams had noticed at the newest look of somebody else at the engine.
+    restarts_seen: u64,
 }
 
 impl Feed {
@@ -62,12 +62,12 @@ impl Feed {
     /// begin anew, unless they noticed the restart themselves: what they learnt since is true.
     pub fn looked_at(&self, restarted: bool) {
         let statuses = self.statuses();
-        let turns = statuses.iter().map(turns).sum();
+        let restarts = statuses.iter().map(|rank| rank.stream.restarts).sum();
         let state = &mut *self.state.lock();
-        if restarted && turns == state.turns_seen {
+        if restarted && restarts == state.restarts_seen {
             state.subscriptions.iter().for_each(Subscription::reset);
         }
-        state.turns_seen = turns;
+        state.restarts_seen = restarts;
     }
 
     /// Another server took the place of the engine: everything known of it is dropped.
@@ -78,9 +78,4 @@ impl Feed {
             .iter()
             .for_each(Subscription::reset);
     }
-}
-
-/// How often the stream showed that everything known before is void.
-fn turns(status: &Status) -> u64 {
-    status.stream.restarts + status.events.clears
 }

@@ -6,6 +6,7 @@ use super::tracker::{Next, StreamCounts, Tracker};
 use super::zmtp::{Connection, Kind, Message, ZmtpError};
 use parking_lot::Mutex;
 use std::convert::Infallible;
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -107,6 +108,12 @@ impl<S: BlockSink> Task<S> {
         loop {
             let started = Instant::now();
             let Err(error) = self.session().await;
+            // Nobody listens there: the process is gone, and its cache with it. A connection that only broke off
+            // says nothing of the sort.
+            let is_gone = matches!(&error, ZmtpError::Io(why) if why.kind() == ErrorKind::ConnectionRefused);
+            if is_gone && self.tracker.last_sequence().is_some() {
+                self.forget();
+            }
             tracing::debug!(events = %self.source.events, %error, "KV event connection ended");
             {
                 let status = &mut *self.status.lock();
@@ -252,5 +259,5 @@ async fn in_time<T>(
 ) -> Result<T, ZmtpError> {
     timeout(limit, work)
         .await
-        .unwrap_or_else(|_| Err(ZmtpError::Io(std::io::ErrorKind::TimedOut.into())))
+        .unwrap_or_else(|_| Err(ZmtpError::Io(ErrorKind::TimedOut.into())))
 }

@@ -2,6 +2,7 @@
 
 use super::ejection::Outcomes;
 use super::load::Load;
+use super::trust::Trust;
 use crate::config::address::EndpointUrl;
 use crate::kv_events::feed::Feed;
 use crate::kv_events::subscriber::Source;
@@ -43,6 +44,8 @@ pub struct Endpoint {
     pub load: Arc<Load>,
     /// What became of its requests.
     pub outcomes: Outcomes,
+    /// How far the guess of its cache is to be trusted.
+    pub trust: Trust,
     /// Free key: value pairs, shown by the admin port.
     pub labels: BTreeMap<String, String>,
     /// Requests that it may have in flight at most.
@@ -69,6 +72,7 @@ impl Endpoint {
             id,
             load: Arc::default(),
             outcomes: Outcomes::default(),
+            trust: Trust::default(),
             labels: of.labels,
             max_inflight: of.max_inflight,
             feed: (!of.events.is_empty()).then(|| Feed::new(of.events)),

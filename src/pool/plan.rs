@@ -1,10 +1,12 @@
 //! One request's way through a pool: the decision, the endpoint being tried, and the ones after it.
 
-use super::Pool;
 use super::endpoint::Endpoint;
+use super::keys::Keys;
 use super::load::Reservation;
 use super::prompt::{Prompt, PromptShape};
 use super::snapshot::Snapshot;
+use super::trust::Verdict;
+use super::{CHUNK_BYTES, Pool};
 use crate::prefix::{EndpointId, Provisional};
 use crate::scheduling::{Decision, Dispatch};
 use crate::time::Mono;
@@ -113,6 +115,28 @@ impl Plan {
         let chains = self.prompt.chains(attempt.block_tokens);
         for (chain, provisional) in chains.into_iter().zip(attempt.provisional.drain(..)) {
             self.pool.index.undo(chain, provisional);
+        }
+    }
+
+    /// Learns from the engine's own count of cached tokens, where the index goes by what was sent. `prompt_tokens`
+    /// is the engine's count of the prompt.
+    pub fn learn_match(&self, cached_tokens: u64, prompt_tokens: u64) {
+        let (Some(attempt), Some(Keys::Chunks(keys))) = (&self.attempt, &self.prompt.keys) else {
+            return;
+        };
+        if self.pool.exact.is_some() || self.prompt.tokens == 0 || prompt_tokens == 0 {
+            return;
+        }
+        // The match was measured with the estimate of the prompt's tokens that it is a share of.
+        let tokens_per_estimated = prompt_tokens as f64 / f64::from(self.prompt.tokens);
+        let predicted = (f64::from(attempt.match_tokens) * tokens_per_estimated) as u64;
+        let chunk_tokens = CHUNK_BYTES as f64 * prompt_tokens as f64 / keys.total_bytes().max(1) as f64;
+        let tolerance = u64::from(attempt.block_tokens) + chunk_tokens.ceil() as u64;
+        let endpoint = &attempt.endpoint;
+        if endpoint.trust.observe(predicted, cached_tokens, tolerance) == Verdict::Drop {
+            for chain in self.prompt.chains(attempt.block_tokens) {
+                self.pool.index.truncate(endpoint.id, chain, 0);
+            }
         }
     }
 

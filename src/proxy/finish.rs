@@ -105,6 +105,9 @@ fn learn(gateway: &Gateway, ctx: &Context, facts: &ResponseFacts) {
         rate.observe(plan.prompt.bytes(), tokens);
         plan.pool.rates.overall.observe(plan.prompt.bytes(), tokens);
     }
+    if let (Some(cached), Some(prompt), 1) = (facts.cached_tokens, facts.prompt_tokens, plan.attempts()) {
+        plan.learn_match(cached, prompt);
+    }
     let Some(completion_tokens) = facts.completion_tokens else {
         return;
     };

@@ -1,6 +1,6 @@
 //! Exact ownership: what the gateway predicts is what the engines then report as cached.
 
-use crate::support::{Client, Gateway, Setup, eventually};
+use crate::support::{Client, Gateway, Script, Setup, Upstream, eventually};
 use homing::sim::engine::{EngineSpec, FleetPreset};
 use homing::sim::kv_publisher::{KvPublisher, KvPublisherOptions};
 use homing::sim::server::{SimOptions, SimServer};
@@ -225,7 +225,9 @@ async fn restart_and_reset_of_an_engine_are_noticed() {
     old.server.shutdown().await;
     drop(old.publisher);
     eventually("the engine is gone", async || {
-        gateway.endpoint("e0").await["state"] == "unready"
+        let endpoint = gateway.endpoint("e0").await;
+        let error = endpoint["kv_events"][0]["error"].as_str().unwrap_or_default();
+        endpoint["state"] == "unready" && error.contains("refused")
     })
     .await;
     engines = [Engine::at(&http, &events, BLOCK_SIZE, false, 5).await];
@@ -358,4 +360,106 @@ async fn a_refused_prompt_leaves_nothing_in_the_index() {
     assert_eq!(status, 404);
     gateway.at_rest().await;
     assert_eq!(gateway.endpoint("e0").await["index_blocks"], 0);
+}
+
+/// Texts and conversations are asked for at an engine's `/tokenize`, and then known as exactly as token ids.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn texts_and_chats_are_exact_with_the_engines_tokenizer() {
+    let engines = [
+        Engine::start(BLOCK_SIZE, true, 12).await,
+        Engine::start(BLOCK_SIZE, true, 13).await,
+    ];
+    let gateway = started(&engines, &format!("{EXACT}\ntokenizer: {{ engine: true }}")).await;
+    let mut rng = StdRng::seed_from_u64(14);
+    let tools =
+        json!([{"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}]);
+    let (mut right, mut hits) = (0, 0);
+    let mut messages = vec![json!({"role": "system", "content": "Be brief. ".repeat(30)})];
+    for turn in 0..60 {
+        caught_up(&gateway, &engines).await;
+        let words = format!(
+            "Question {} about it: {}",
+            turn % 7,
+            "why and ".repeat(rng.random_range(0..30))
+        );
+        let (predicted, reported) = if turn % 3 == 0 {
+            let prompt = format!("{}{words}", "Shared text. ".repeat(20));
+            let body = json!({"model": "sim", "prompt": prompt, "max_tokens": 4});
+            ask(&gateway, "/v1/completions", &body).await
+        } else {
+            messages.truncate(if turn % 15 == 0 { 1 } else { 7 });
+            messages.push(json!({"role": "user", "content": words}));
+            let mut body = json!({"model": "sim", "messages": messages, "max_tokens": 4});
+            if turn % 2 == 0 {
+                body["tools"] = tools.clone();
+            }
+            ask(&gateway, "/v1/chat/completions", &body).await
+        };
+        right += u32::from(predicted == reported);
+        hits += reported;
+    }
+    assert!(
+        right >= 59 && hits > 2_000,
+        "{right} of 60 were right, {hits} tokens hit"
+    );
+    let samples = gateway.metrics().await;
+    assert_eq!(
+        samples.sum("homing_tokenizations_total", "outcome=\"success\""),
+        60.0
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_probe_says_what_each_endpoint_has() {
+    let engines = [Engine::start(BLOCK_SIZE, true, 15).await];
+    let gone = crate::support::free_address();
+    let setup = setup(&engines, &format!("{EXACT}\ntokenizer: {{ engine: true }}"))
+        .endpoint(&format!("{{ name: gone, url: 'http://{gone}' }}"));
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("homing.yaml");
+    let (data, admin) = (crate::support::free_address(), crate::support::free_address());
+    std::fs::write(&config, setup.yaml(data, admin)).unwrap();
+    let probe = tokio::process::Command::new(env!("CARGO_BIN_EXE_homing"))
+        .args(["check", "--probe", "--format", "json", "--config"])
+        .arg(&config)
+        .output();
+    let output = probe.await.unwrap();
+    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let finding = |endpoint: usize, what: &str| {
+        let findings = said["endpoints"][endpoint]["findings"].as_array().unwrap();
+        let found = findings.iter().find(|finding| finding["what"] == what);
+        let found = found.unwrap_or_else(|| panic!("nothing on {what}: {said}"));
+        let text = |field: &str| found[field].as_str().unwrap_or_default().to_owned();
+        (text("grade"), text("text"))
+    };
+    assert_eq!(finding(0, "blocks"), ("good".into(), "60 of 16 tokens".into()));
+    assert_eq!(finding(0, "prefix caching"), ("good".into(), "on".into()));
+    assert_eq!(finding(0, "usage details").0, "good");
+    let (grade, text) = finding(0, "KV events");
+    assert!(grade == "good" && text.contains("last sequence"), "{text}");
+    let (grade, text) = finding(0, "tokenizer");
+    assert!(grade == "good" && text.contains("the engine's own"), "{text}");
+    assert!(finding(0, "model").1.contains("adapters adapter"));
+    assert_eq!(finding(1, "models").0, "bad");
+    assert_eq!(output.status.code(), Some(1), "an endpoint does not answer");
+}
+
+/// A pool that goes by its traffic hears that nothing is ever found, and stops believing it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_reuses_nothing_is_not_believed_to() {
+    let answer = json!({
+        "choices": [{"index": 0, "text": "x", "finish_reason": "length"}],
+        "usage": {
+            "prompt_tokens": 400, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 0},
+        },
+    });
+    let engine = Upstream::start(move |_, _| Script::json(&answer.to_string())).await;
+    let gateway = Setup::of([engine.address]).start().await;
+    gateway.endpoint_is("e0", "ready").await;
+    let body = json!({"model": "sim", "prompt": "Nothing is kept. ".repeat(100), "max_tokens": 2});
+    let mut predicted = Vec::new();
+    for _ in 0..6 {
+        predicted.push(ask(&gateway, "/v1/completions", &body).await.0 > 0);
+    }
+    assert_eq!(predicted, [false, true, true, true, false, true]);
 }
