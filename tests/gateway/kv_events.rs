@@ -197,7 +197,6 @@ async fn predictions_of_five_hundred_prompts_are_what_the_engines_report() {
     );
 }
 
-#[ignore = "its engine lives under a second: too short for two scrapes to tell the restart every time"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restart_and_reset_of_an_engine_are_noticed() {
     let mut engines = [Engine::start(BLOCK_SIZE, false, 4).await];
@@ -462,4 +461,32 @@ async fn an_engine_that_reuses_nothing_is_not_believed_to() {
         predicted.push(ask(&gateway, "/v1/completions", &body).await.0 > 0);
     }
     assert_eq!(predicted, [false, true, true, true, false, true]);
+}
+
+/// With the model's files at hand nobody is asked; what they cannot render is keyed by its bytes and counted.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn local_files_give_tokens_and_the_rest_falls_back() {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-model");
+    let tokenizer = homing::tokens::Tokenizer::load(model.as_ref(), None, 0).unwrap();
+    let engines = [Engine::start(BLOCK_SIZE, true, 16).await];
+    let gateway = started(&engines, &format!("{EXACT}\ntokenizer: {{ path: '{model}' }}")).await;
+    // The longer one is tokenized off the workers.
+    for text in [
+        "The quick brown fox.".to_owned(),
+        "Over the lazy dog. ".repeat(400),
+    ] {
+        let ids = tokenizer.encode(&text, true).unwrap();
+        let seen = explain(&gateway, &json!({"model": "sim", "prompt": text})).await;
+        assert_eq!(seen["prompt_tokens"], ids.len(), "{text:.20}");
+        assert_eq!(seen["blocks"], ids.len() / BLOCK_SIZE as usize);
+    }
+    let image = json!({"model": "sim", "messages": [{"role": "user", "content": [
+        {"type": "text", "text": "What is this? ".repeat(40)},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}},
+    ]}]});
+    let (_, seen) = post(gateway.admin, "/explain?path=/v1/chat/completions", &image).await;
+    assert!(seen["blocks"].as_u64() > Some(0), "{seen}");
+    let samples = gateway.metrics().await;
+    let count = |outcome: &str| samples.sum("homing_tokenizations_total", &format!("outcome=\"{outcome}\""));
+    assert_eq!((count("success"), count("unsupported")), (2.0, 1.0));
 }
