@@ -218,6 +218,16 @@ impl Scheduler {
         fleet.constants(now, id).prefill_s_per_token
     }
 
+    /// Tells the policy what an endpoint takes, instead of letting it learn.
+    pub fn assume(&mut self, id: EndpointId, constants: Constants) {
+        let fleet = match &mut self.policy.0 {
+            Rule::LeastCost(least_cost) => &mut least_cost.fleet,
+            Rule::Rival(state) => &mut state.fleet,
+            _ => &mut self.pace,
+        };
+        fleet.assume(id, constants);
+    }
+
     /// What `least-cost` believes of an endpoint; `None` with other policies.
     pub fn constants(&self, now: Mono, id: EndpointId) -> Option<Constants> {
         match &self.policy.0 {

@@ -93,6 +93,8 @@ pub struct Args {
     /// Share of the requests, the earliest, that is left out of the measures
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     warmup: f64,
+    /// Keep the constants of least-cost and others as they start instead of learning them
+    #[arg(long, conflicts_with = "told")]
     /// Let requests wait in the router while every endpoint has enough to prefill, and pick when their turn comes
     #[arg(long)]
     queue: bool,
@@ -102,6 +104,9 @@ pub struct Args {
     /// Keep least-cost's constants as they start instead of learning them
     #[arg(long)]
     no_learning: bool,
+    /// Tell these policies the endpoints' true constants instead of letting them learn
+    #[arg(long)]
+    told: bool,
     /// Draw TTFT distribution and load balance of the first seed
     #[arg(long, value_name = "FILE.svg")]
     plot: Option<PathBuf>,
@@ -273,6 +278,7 @@ fn fleet(args: &Args, scenario: &Scenario) -> FleetSpec {
         index_ratio: args.index_ratio,
         scrape_interval_s: args.scrape_interval.as_secs_f64(),
         changes,
+        told: args.told,
     }
 }
 

@@ -118,6 +118,8 @@ pub struct FleetModel {
 /// An endpoint against the fleet.
 #[derive(Clone, Debug)]
 struct Endpoint {
+    /// Told instead of learnt.
+    assumed: Option<Constants>,
     first_byte: Fit,
     stream: Fit,
     taught: Mono,
@@ -141,12 +143,20 @@ impl FleetModel {
         let Some(Some(own)) = self.endpoints.get(usize::from(id.0)) else {
             return self.constants;
         };
+        if let Some(assumed) = own.assumed {
+            return assumed;
+        }
         let idle_s = now.since(own.taught).as_secs_f64();
         let keep = 1.0 - ((idle_s - FADE_FROM_S) / FADE_OVER_S).clamp(0.0, 1.0);
         let c = &self.constants;
         let prefill = own.first_byte.factor([c.prefill_s_per_token, c.step_s]);
         let decode = own.stream.factor([c.context_s_per_token, c.step_s]);
         c.scaled(1.0 + keep * (prefill - 1.0), 1.0 + keep * (decode - 1.0))
+    }
+
+    /// Takes an endpoint's constants as told, whatever it shows.
+    pub fn assume(&mut self, id: EndpointId, constants: Constants) {
+        self.endpoint(Mono::ZERO, id).assumed = Some(constants);
     }
 
     /// The id was released: its next owner starts as the fleet.
@@ -222,6 +232,7 @@ impl FleetModel {
         self.endpoints[index].get_or_insert_with(|| {
             let fit = Fit::new(ENDPOINT_MEMORY);
             Box::new(Endpoint {
+                assumed: None,
                 first_byte: fit.clone(),
                 stream: fit,
                 taught: now,

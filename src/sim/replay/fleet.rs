@@ -1,7 +1,7 @@
 //! Modelled endpoints: an engine each, and what the gateway knows of it.
 
 use crate::prefix::{BlockHash, EndpointId, PrefixIndex};
-use crate::scheduling::{EndpointView, INDEX_MARGIN, Scraped};
+use crate::scheduling::{Constants, EndpointView, INDEX_MARGIN, Scraped};
 use crate::sim::engine::{Engine, EngineSpec, TimingModel};
 use crate::time::Mono;
 
@@ -18,6 +18,8 @@ pub struct FleetSpec {
     /// How often gauges are sampled, in seconds; 0: before every decision.
     pub scrape_interval_s: f64,
     pub changes: Vec<Change>,
+    /// Tell policies what the endpoints truly take, instead of letting them learn.
+    pub told: bool,
 }
 
 /// Something that happens to an endpoint.
@@ -198,6 +200,17 @@ impl Pod {
                 kv_usage: Some(counters.kv_cache_usage),
             };
         }
+    }
+}
+
+/// What a policy would have learnt of an engine with this timing, had it learnt perfectly.
+pub(super) fn true_constants(timing: &TimingModel) -> Constants {
+    Constants {
+        prefill_s_per_token: timing.prefill_token + timing.admit_token,
+        attention_s_per_pair: timing.attention_pair,
+        step_s: timing.step_overhead + timing.weight_read + timing.admit_request,
+        context_s_per_token: timing.decode_context_token,
+        decode_s_per_request: timing.decode_request,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The discrete-event loop: arrivals, engine steps and changes of the fleet in order of time.
 
-use super::fleet::{Change, ChangeKind, Fleet, FleetSpec, NEVER};
+use super::fleet::{Change, ChangeKind, Fleet, FleetSpec, NEVER, true_constants};
 use super::workload::{Turn, Workload};
 use crate::overload::queue::Verdict;
 use crate::overload::turn::Conditions;
@@ -76,6 +76,13 @@ pub fn run_with(
     seed: u64,
 ) -> Outcome {
     let mut replay = Replay::new(workload, fleet, policy, seed);
+    if fleet.told {
+        for pod in &replay.fleet.pods {
+            replay
+                .scheduler
+                .assume(pod.id, true_constants(&pod.engine.spec().timing));
+        }
+    }
     replay.gate = overload.working_set.map(WorkingSet::new);
     replay.waiting = overload.queue.map(|queue| Box::new(Waiting::new(queue)));
     while replay.step() {}

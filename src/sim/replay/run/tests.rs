@@ -14,6 +14,7 @@ fn fleet(endpoints: usize) -> FleetSpec {
         index_ratio: 1.0,
         scrape_interval_s: 0.05,
         changes: Vec::new(),
+        told: false,
     }
 }
 
