@@ -93,16 +93,14 @@ pub struct Args {
     /// Share of the requests, the earliest, that is left out of the measures
     #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
     warmup: f64,
-    /// Keep the constants of least-cost and others as they start instead of learning them
-    #[arg(long, conflicts_with = "told")]
     /// Let requests wait in the router while every endpoint has enough to prefill, and pick when their turn comes
     #[arg(long)]
     queue: bool,
     /// As --queue, and let new conversations wait while the running ones fill the caches
     #[arg(long)]
     gate: bool,
-    /// Keep least-cost's constants as they start instead of learning them
-    #[arg(long)]
+    /// Keep the constants of least-cost and others as they start instead of learning them
+    #[arg(long, conflicts_with = "told")]
     no_learning: bool,
     /// Tell these policies the endpoints' true constants instead of letting them learn
     #[arg(long)]

@@ -173,3 +173,21 @@ fn a_burst_of_newcomers_over_four_endpoints_stays_even() {
         assert_eq!(counts, [16; 4], "{policy}");
     }
 }
+
+#[test]
+fn newcomers_spread_evenly_over_equals_whose_times_scatter() {
+    use rand::RngExt;
+    for (base_s, seed) in [(0.004, 1), (0.08, 2), (0.5, 3), (3.0, 4)] {
+        let mut fleet = Fleet::new("least-cost", 3);
+        fleet.experiment_a();
+        let mut noise = rng(seed);
+        let mut counts = [0; 3];
+        for topic in 0..30 {
+            let req = prompt(if topic < 10 { 12 } else { 13 });
+            let (dispatch, _) = fleet.send(&req);
+            counts[usize::from(dispatch.endpoint.0)] += 1;
+            fleet.finish(&req, &dispatch, base_s * noise.random_range(0.7..1.3));
+        }
+        assert_eq!(counts, [10; 3], "{base_s} s");
+    }
+}
