@@ -13,6 +13,7 @@ pub mod snapshot;
 pub mod status;
 pub mod tokens;
 pub mod trust;
+pub mod waiting;
 
 mod pick;
 mod prefill_due;
@@ -43,6 +44,7 @@ use status::Status;
 use std::sync::Arc;
 use std::time::Duration;
 use tokens::TokenRates;
+use waiting::{WaitingRoom, WaitingSettings};
 
 /// Engine block size assumed until the endpoint has told: vLLM's default on GPUs.
 pub const DEFAULT_BLOCK_TOKENS: u32 = 16;
@@ -81,6 +83,8 @@ pub struct Settings {
     pub block_tokens: Option<u32>,
     /// KV capacity per endpoint in tokens, instead of what the endpoints report.
     pub capacity_tokens: Option<u64>,
+    /// How requests wait; `None`: they do not.
+    pub waiting: Option<WaitingSettings>,
 }
 
 /// The endpoints that serve one set of models.
@@ -95,6 +99,8 @@ pub struct Pool {
     pub exact: Option<Exact>,
     /// Where the token ids of texts come from.
     pub tokenizer: Option<TokenSource>,
+    /// Where requests wait while every endpoint has enough to do; `None`: nowhere.
+    pub waiting: Option<WaitingRoom>,
     /// What is observed of the endpoints, to be changed through [`Pool::update`] only.
     statuses: Mutex<Vec<Status>>,
     snapshot: ArcSwap<Snapshot>,
@@ -128,6 +134,10 @@ impl Pool {
             retry_budget: RetryBudget::new(settings.retry_limits),
             exact: None,
             tokenizer: None,
+            waiting: settings
+                .waiting
+                .clone()
+                .map(|waiting| WaitingRoom::new(waiting, metrics.queue(&name))),
             name,
             settings,
             index,

@@ -14,6 +14,7 @@ mod finish;
 mod framing;
 mod headers;
 pub mod inspect;
+pub mod queue;
 mod models;
 mod upstream;
 mod verdict;
@@ -123,7 +124,7 @@ impl ProxyHttp for Proxy {
             }
         }
         if ctx.refused.is_none() {
-            self.0.decide(session, ctx).await;
+            self.0.decide(session, ctx).await?;
         }
         match ctx.refused {
             Some(_) => answer::refuse(session, ctx).await,

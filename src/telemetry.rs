@@ -6,6 +6,8 @@ pub mod decisions;
 mod kv;
 pub mod metrics;
 pub mod names;
+pub mod queue;
 
 pub use buckets::BucketCounts;
 pub use metrics::{EndpointMetrics, Metrics};
+pub use queue::QueueMetrics;

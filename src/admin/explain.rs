@@ -2,7 +2,9 @@
 
 use super::routes::{error, json_answer, parameter};
 use crate::openai::PathKind;
-use crate::proxy::Gateway;
+use crate::pool::waiting::Claim;
+use crate::pool::{Pool, Prompt};
+use crate::proxy::{Gateway, queue};
 use crate::telemetry::decisions::decision_json;
 use http::request::Parts;
 use http_body_util::Full;
@@ -32,8 +34,25 @@ pub async fn explain(gateway: &Gateway, head: &Parts, body: &Bytes) -> Response<
     let (pool, prompt) = (inspected.pool, inspected.prompt);
     let (decision, snapshot) = pool.explain(&prompt, gateway.now());
     let mut value = decision_json(&decision, &snapshot, prompt.shape(), usize::MAX);
+    if let Some(room) = &pool.waiting {
+        let claim = queue::claim(room.sharing(), &head.headers, body.len());
+        value.insert("queue".into(), wait_json(&pool, &prompt, claim, gateway));
+    }
     value.insert("pool".into(), json!(&*pool.name));
     value.insert("model".into(), json!(&*prompt.model));
     value.insert("path_kind".into(), json!(kind.as_str()));
     json_answer(&Value::Object(value))
+}
+
+/// Whether the request would have to wait for its turn, and how long.
+fn wait_json(pool: &Pool, prompt: &Prompt, claim: Claim, gateway: &Gateway) -> Value {
+    match pool.outlook(prompt, claim, gateway.now()) {
+        None => json!({ "waits": false }),
+        Some(outlook) => json!({
+            "waits": true,
+            "why": "every endpoint has enough to prefill, or others wait already",
+            "ahead_of_it": outlook.ahead,
+            "expected_wait_s": (outlook.wait_s * 1e3).round() / 1e3,
+        }),
+    }
 }

@@ -88,6 +88,9 @@ pub fn refresh_gauges(gateway: &Gateway) {
     let pools = gateway.pools.load();
     for pool in pools.iter() {
         gateway.metrics.index_bytes.set(pool.index.bytes() as i64);
+        if let (Some(room), Some(sample)) = (&pool.waiting, pool.queue_sample(gateway.now())) {
+            room.metrics().show(&sample);
+        }
         for entry in &pool.snapshot().entries {
             let metrics = &entry.endpoint.metrics;
             let (inflight, pending_prefill_tokens) = entry.endpoint.load.counts();

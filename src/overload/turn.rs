@@ -24,6 +24,11 @@ impl Room {
         }
     }
 
+    /// Whether there is no endpoint at all.
+    pub fn is_empty(&self) -> bool {
+        self.pending_s.is_empty()
+    }
+
     /// Whether any endpoint takes something; also when there is none, for then nothing is won by waiting.
     pub fn is_any_free(&self) -> bool {
         self.pending_s.is_empty()
@@ -38,14 +43,6 @@ impl Room {
         let found = self.pending_s.iter().find(|(id, _)| *id == endpoint);
         found.is_none_or(|(_, pending_s)| *pending_s <= self.limit_s)
     }
-
-    /// `more_s` of prefill went to the endpoint.
-    pub fn placed(&mut self, endpoint: EndpointId, more_s: f64) {
-        let found = self.pending_s.iter_mut().find(|(id, _)| *id == endpoint);
-        if let Some((_, pending_s)) = found {
-            *pending_s += more_s;
-        }
-    }
 }
 
 /// What a turn is decided by, beside the request.
@@ -53,8 +50,8 @@ impl Room {
 pub struct Conditions<'a> {
     pub now: Mono,
     pub scheduler: &'a Scheduler,
-    /// B; `None` while the queue is empty and some endpoint is free: then the choice is the policy's alone.
-    pub hold_above_s: Option<f64>,
+    /// Who is busy; `None` while the queue is empty and some endpoint is free: then the choice is the policy's alone.
+    pub room: Option<&'a Room>,
     pub gate: Option<&'a WorkingSet>,
 }
 
@@ -86,9 +83,8 @@ impl Conditions<'_> {
                 Err(Verdict::Gated)
             };
         };
-        let view = views.iter().find(|view| view.id == chosen);
-        match (self.hold_above_s, view) {
-            (Some(limit_s), Some(view)) if self.pending_s(view) > limit_s => Err(Verdict::Busy(chosen)),
+        match self.room {
+            Some(room) if !room.is_free(chosen) => Err(Verdict::Busy(chosen)),
             _ => Ok(decision),
         }
     }
@@ -107,11 +103,5 @@ impl Conditions<'_> {
             !gate.admits(view.id, new_tokens, view.capacity_tokens)
         };
         views.iter().filter(full).map(|view| view.id).collect()
-    }
-
-    /// Prefill that was sent to an endpoint and is not done, in seconds.
-    pub fn pending_s(&self, view: &EndpointView) -> f64 {
-        let s_per_token = self.scheduler.prefill_s_per_token(self.now, view.id);
-        s_per_token * view.pending_prefill_tokens as f64
     }
 }

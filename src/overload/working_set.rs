@@ -39,7 +39,7 @@ pub struct WorkingSetSettings {
 impl Default for WorkingSetSettings {
     fn default() -> Self {
         Self {
-            fraction: 0.95,
+            fraction: 0.7,
             idle: Duration::from_secs(150),
             tenure: Duration::from_secs(900),
             regret: 0.2,

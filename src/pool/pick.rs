@@ -7,11 +7,16 @@ use super::prompt::Prompt;
 use super::slow_start::SlowStart;
 use super::snapshot::{Entry, Snapshot, State};
 use super::{Picker, Pool};
+use crate::overload::queue::Verdict;
+use crate::overload::turn::{Conditions, Room};
 use crate::prefix::{EndpointId, MAX_ENDPOINTS, Provisional};
-use crate::scheduling::{Decision, EndpointView, RequestView, Scored};
+use crate::scheduling::{Decision, EndpointView, RequestView, Scheduler, Scored};
 use crate::time::Mono;
+use parking_lot::MutexGuard;
+use rand_pcg::Pcg64Mcg;
 use smallvec::SmallVec;
 use std::cell::RefCell;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 /// What one endpoint holds of a prompt.
@@ -21,6 +26,29 @@ struct Match {
     tokens: u32,
     /// Bytes of chunks, partial tails included.
     bytes: u64,
+}
+
+/// On which terms a prompt is placed, or has to wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// B, in seconds.
+    pub hold_above_s: f64,
+    /// It is its turn in the queue: the endpoint that is chosen must be free. Otherwise any free one will do.
+    pub turn: bool,
+    /// Others wait already: only what its wait depends on is asked.
+    pub ask_only: bool,
+}
+
+/// A prompt that has to wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Held {
+    pub verdict: Verdict,
+    /// Prefill that it needs where most of it is cached, in seconds.
+    pub miss_s: f64,
+    /// Tokens to prefill and to generate.
+    pub work_tokens: f64,
+    /// Tokens that the pool prefills per second, as far as is known.
+    pub tokens_per_s: f64,
 }
 
 thread_local! {
@@ -37,6 +65,106 @@ impl Pool {
         let mut picker = self.picker.lock();
         picker.prefill_due.release(now);
         let decision = self.decide(&snapshot, &prompt, &mut picker, now);
+        self.carry_out(snapshot, picker, prompt, decision, now)
+    }
+
+    /// As [`Pool::place`], unless `terms` make the prompt wait: then it comes back, with what its wait depends on.
+    #[expect(clippy::result_large_err, reason = "the prompt comes back; nothing went wrong")]
+    pub(super) fn place_on(
+        self: &Arc<Self>,
+        prompt: Prompt,
+        terms: Terms,
+        now: Mono,
+    ) -> Result<Plan, (Prompt, Held)> {
+        let snapshot = self.snapshot.load_full();
+        let mut picker = self.picker.lock();
+        picker.prefill_due.release(now);
+        let room = self.room_of(&snapshot, &picker, terms.hold_above_s, now);
+        let free = !room.is_empty() && room.is_any_free();
+        let none_ready = snapshot.ready().next().is_none();
+        if !(free || none_ready) || terms.ask_only {
+            let held = self.assess(&snapshot, &prompt, &picker, Verdict::Stop, now);
+            return Err((prompt, held));
+        }
+        let room = Some(&room).filter(|_| terms.turn);
+        let choose = |scheduler: &Scheduler, request: &RequestView, views: &[EndpointView], rng: &mut _| {
+            let conditions = Conditions {
+                now,
+                scheduler,
+                room,
+                gate: None,
+            };
+            conditions.decide(request, false, views, rng)
+        };
+        match self.decide_by(&snapshot, &prompt, &mut picker, now, choose) {
+            Ok(decision) => Ok(self.carry_out(snapshot, picker, prompt, decision, now)),
+            Err(verdict) => {
+                let held = self.assess(&snapshot, &prompt, &picker, verdict, now);
+                Err((prompt, held))
+            }
+        }
+    }
+
+    /// What the wait of `prompt` would depend on.
+    pub(super) fn wait_of(&self, prompt: &Prompt, now: Mono) -> Held {
+        let snapshot = self.snapshot.load();
+        self.assess(&snapshot, prompt, &self.picker.lock(), Verdict::Stop, now)
+    }
+
+    /// What a wait depends on: the prompt's miss where most of it is cached, and the fleet's pace.
+    fn assess(
+        &self,
+        snapshot: &Snapshot,
+        prompt: &Prompt,
+        picker: &Picker,
+        verdict: Verdict,
+        now: Mono,
+    ) -> Held {
+        let matches = self.look_up(snapshot, prompt);
+        let matched = matches.iter().map(|found| found.tokens);
+        let missing_tokens = prompt.tokens.saturating_sub(matched.max().unwrap_or(0));
+        let pace = |entry: &Entry| picker.scheduler.prefill_s_per_token(now, entry.endpoint.id);
+        let rates = snapshot.ready().map(|entry| 1.0 / pace(entry).max(f64::MIN_POSITIVE));
+        let (endpoints, tokens_per_s) = rates.fold((0_u32, 0.0), |(count, sum), rate| (count + 1, sum + rate));
+        let output_tokens = picker
+            .scheduler
+            .expected_output_tokens(&prompt.model, prompt.max_output_tokens);
+        Held {
+            verdict,
+            miss_s: f64::from(missing_tokens) * f64::from(endpoints) / tokens_per_s.max(1.0),
+            work_tokens: f64::from(missing_tokens) + f64::from(output_tokens),
+            tokens_per_s,
+        }
+    }
+
+    /// Which endpoints may be sent something from the queue.
+    pub(super) fn room(&self, hold_above_s: f64, now: Mono) -> Room {
+        let snapshot = self.snapshot.load();
+        let mut picker = self.picker.lock();
+        picker.prefill_due.release(now);
+        self.room_of(&snapshot, &picker, hold_above_s, now)
+    }
+
+    fn room_of(&self, snapshot: &Snapshot, picker: &Picker, hold_above_s: f64, now: Mono) -> Room {
+        let open = snapshot.entries.iter().filter(|entry| unavailable(entry).is_none());
+        let pending_s = |entry: &Entry| {
+            if entry.is_idle(now, self.settings.stale_after) {
+                return 0.0;
+            }
+            let pending = entry.endpoint.load.sample().pending_prefill_tokens;
+            picker.scheduler.prefill_s_per_token(now, entry.endpoint.id) * pending as f64
+        };
+        Room::new(hold_above_s, open.map(|entry| (entry.endpoint.id, pending_s(entry))))
+    }
+
+    fn carry_out(
+        self: &Arc<Self>,
+        snapshot: Arc<Snapshot>,
+        mut picker: MutexGuard<Picker>,
+        prompt: Prompt,
+        decision: Decision,
+        now: Mono,
+    ) -> Plan {
         let attempt = decision.chosen().and_then(|chosen| {
             let entry = snapshot.by_id(chosen.id)?;
             Some(self.reserve(&mut picker, entry, &prompt, &decision, chosen, now))
@@ -79,6 +207,22 @@ impl Pool {
     }
 
     fn decide(&self, snapshot: &Snapshot, prompt: &Prompt, picker: &mut Picker, now: Mono) -> Decision {
+        let choose = |scheduler: &Scheduler, request: &RequestView, views: &[EndpointView], rng: &mut _| {
+            Ok::<_, Infallible>(scheduler.evaluate(now, request, views, rng))
+        };
+        let Ok(decision) = self.decide_by(snapshot, prompt, picker, now, choose);
+        decision
+    }
+
+    /// Lets `choose` decide among the endpoints that take requests.
+    fn decide_by<E>(
+        &self,
+        snapshot: &Snapshot,
+        prompt: &Prompt,
+        picker: &mut Picker,
+        now: Mono,
+        choose: impl FnOnce(&Scheduler, &RequestView, &[EndpointView], &mut Pcg64Mcg) -> Result<Decision, E>,
+    ) -> Result<Decision, E> {
         let matches = self.look_up(snapshot, prompt);
         let mut filtered: SmallVec<[(EndpointId, &'static str); 16]> = SmallVec::new();
         let mut views = SmallVec::<[EndpointView<'_>; 16]>::new();
@@ -99,9 +243,9 @@ impl Pool {
             }
         }
         let request = request_view(prompt, &[]);
-        let mut decision = picker.scheduler.evaluate(now, &request, &views, &mut picker.rng);
+        let mut decision = choose(&picker.scheduler, &request, &views, &mut picker.rng)?;
         decision.filtered.extend(filtered);
-        decision
+        Ok(decision)
     }
 
     /// What each endpoint of the snapshot holds of the prompt, in the snapshot's order.
@@ -203,7 +347,12 @@ impl Pool {
         let endpoint = entry.endpoint.clone();
         let block_tokens = self.block_tokens(entry);
         let reservation = Reservation::take(&endpoint.load, uncached, context);
-        if let Some(predicted_s) = dispatch.predicted_first_byte_s.filter(|_| !prompt.stream) {
+        if !prompt.stream {
+            // Rules that predict nothing still have a pace.
+            let predicted_s = dispatch.predicted_first_byte_s.unwrap_or_else(|| {
+                let ahead_tokens = view.pending_prefill_tokens as f64 + f64::from(uncached);
+                picker.scheduler.prefill_s_per_token(now, endpoint.id) * ahead_tokens
+            });
             picker.prefill_due.expect(now, predicted_s, reservation.pending());
         }
         let mut provisional = SmallVec::<[Provisional; 1]>::new();

@@ -73,6 +73,14 @@ impl Entry {
         }
     }
 
+    /// Whether the engine, asked after the newest pick, had nobody waiting: then nothing is left to prefill for long,
+    /// whatever the estimates say.
+    pub fn is_idle(&self, now: Mono, stale_after: Duration) -> bool {
+        let asked_last = self.endpoint.load.sample().picked == self.picked_at_sample;
+        let fresh = self.sampled_at.is_some_and(|at| now.since(at) <= stale_after);
+        asked_last && fresh && self.engine.waiting == Some(0.0)
+    }
+
     /// The engine's queue as it is now, as far as one gauge and the gateway's own picks tell.
     ///
     /// What came between the last two samples is no queue yet: an engine admits requests at the end of a step, so

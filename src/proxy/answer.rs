@@ -155,8 +155,10 @@ fn build(refusal: &Refusal, request_id: &str) -> Result<(ResponseHeader, Bytes)>
     if !request_id.is_empty() {
         head.insert_header("x-request-id", request_id)?;
     }
-    if let Some(after) = reason.retry_after() {
-        head.insert_header(header::RETRY_AFTER, after.as_secs().max(1).to_string())?;
+    if let Some(after) = refusal.retry_after.or(reason.retry_after()) {
+        // Rounded up: who comes back too early is turned away once more.
+        let seconds = after.as_secs_f64().ceil().max(1.0);
+        head.insert_header(header::RETRY_AFTER, seconds.to_string())?;
     }
     Ok((head, body.into()))
 }

@@ -67,7 +67,8 @@ pub fn strip(request: &mut RequestHeader) {
     request.remove_header(&X_API_KEY);
 }
 
-fn presented(headers: &HeaderMap) -> Option<&[u8]> {
+/// The key that a request carries.
+pub fn presented(headers: &HeaderMap) -> Option<&[u8]> {
     if let Some(value) = headers.get(header::AUTHORIZATION) {
         let (scheme, key) = value.as_bytes().split_at_checked(7)?;
         return scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii());

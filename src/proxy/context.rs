@@ -53,12 +53,18 @@ pub struct Context {
 pub struct Refusal {
     pub reason: Reason,
     pub detail: Option<String>,
+    /// When to come back, where more is known than the table says.
+    pub retry_after: Option<Duration>,
 }
 
 impl Refusal {
     /// The table's own words.
     pub const fn plain(reason: Reason) -> Self {
-        Self { reason, detail: None }
+        Self {
+            reason,
+            detail: None,
+            retry_after: None,
+        }
     }
 }
 

@@ -14,6 +14,7 @@ pub enum Reason {
     HeadersTooLarge,
     NoEndpoint,
     Overloaded,
+    TooManyRequests,
     ConnectFailed,
     UpstreamTimeout,
     UpstreamReset,
@@ -44,7 +45,7 @@ const fn retry(mut row: Row) -> Row {
 
 impl Reason {
     /// All reasons, for metrics that must exist before the first error.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::BadRequest,
         Self::Unauthorized,
         Self::NotFound,
@@ -53,6 +54,7 @@ impl Reason {
         Self::HeadersTooLarge,
         Self::NoEndpoint,
         Self::Overloaded,
+        Self::TooManyRequests,
         Self::ConnectFailed,
         Self::UpstreamTimeout,
         Self::UpstreamReset,
@@ -77,6 +79,7 @@ impl Reason {
                 "overloaded",
                 "The gateway cannot take more requests now.",
             )),
+            Self::TooManyRequests => retry(row(429, "overloaded", "Too many requests are waiting.")),
             Self::ConnectFailed => row(502, "connect-failed", "No endpoint could be reached."),
             Self::UpstreamTimeout => row(504, "upstream-timeout", "The endpoint did not answer in time."),
             Self::UpstreamReset => row(

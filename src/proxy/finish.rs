@@ -66,7 +66,9 @@ pub fn finish(gateway: &Gateway, session: &Session, error: Option<&Error>, ctx: 
         log(gateway, session, ctx, outcome, status, &facts, elapsed);
     }
     if let Some(plan) = ctx.plan.take() {
+        let pool = plan.pool.clone();
         remember(gateway, plan, ctx, status, &facts);
+        pool.freed(gateway.now());
     }
 }
 

@@ -6,7 +6,9 @@ use super::error::Reason;
 use super::{Gateway, PathKind, cors, models};
 use crate::datalayer::tokenize::{self, NoTokens};
 use crate::openai::{Peek, PromptSink};
-use crate::pool::{CHUNK_BYTES, Keys, MAX_CHUNKS, Pool, Pools, Prompt, State};
+use crate::pool::{CHUNK_BYTES, Keys, MAX_CHUNKS, Plan, Pool, Pools, Prompt, State};
+use super::queue::{claim, refusal};
+use crate::pool::waiting::Admission;
 use crate::prefix::{ChainHasher, Chunking, seed};
 use crate::telemetry::Metrics;
 use bytes::Bytes;
@@ -61,8 +63,12 @@ impl Gateway {
         Ok(false)
     }
 
-    /// Makes the request's plan, or refuses the request when no pool serves its model or no endpoint can take it.
-    pub(super) async fn decide(&self, session: &Session, ctx: &mut Context) {
+    /// Makes the request's plan, if need be when its turn has come; or refuses the request when no pool serves its
+    /// model, no endpoint can take it, or it waited in vain.
+    ///
+    /// # Errors
+    /// When the client leaves while the request waits.
+    pub(super) async fn decide(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
         let started = Instant::now();
         let body = std::mem::take(&mut ctx.body);
         let headers = &session.req_header().headers;
@@ -75,15 +81,32 @@ impl Gateway {
             Ok(inspected) => inspected,
             Err(refusal) => {
                 ctx.refused = Some(refusal);
-                return;
+                return Ok(());
             }
         };
-        let plan = pool.place(prompt, self.now());
+        let admission = match &pool.waiting {
+            Some(room) => pool.admit(prompt, claim(room.sharing(), headers, body.len()), self.now()),
+            None => Admission::Placed(pool.place(prompt, self.now())),
+        };
+        drop(body);
         ctx.decision_time = started.elapsed().saturating_sub(tokenizing);
         pool.decision_duration.observe(ctx.decision_time.as_secs_f64());
+        let plan = match admission {
+            Admission::Placed(plan) => Ok(plan),
+            Admission::Waits(waiting) => self.wait(session, waiting).await?,
+            Admission::Refused(away) => Err(refusal(&away)),
+        };
+        match plan {
+            Ok(plan) => Self::take_plan(&pool, plan, ctx),
+            Err(refusal) => ctx.refused = Some(refusal),
+        }
+        Ok(())
+    }
+
+    fn take_plan(pool: &Pool, plan: Plan, ctx: &mut Context) {
         match &plan.attempt {
             Some(attempt) => attempt.endpoint.metrics.count_decision(plan.decision.kind),
-            None => ctx.refused = Some(nobody(&pool)),
+            None => ctx.refused = Some(nobody(pool)),
         }
         ctx.plan = Some(plan);
     }

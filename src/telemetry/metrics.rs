@@ -7,6 +7,7 @@ use prometheus::{
     Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
+use super::queue::{QueueFamilies, QueueMetrics};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ const MICROSECOND_BUCKETS: &[f64] = &[
     1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 0.1,
 ];
 /// Seconds for what engines do: from a cache hit on a small model to a long generation.
-const SECOND_BUCKETS: &[f64] = &[
+pub(super) const SECOND_BUCKETS: &[f64] = &[
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0,
     600.0,
 ];
@@ -41,6 +42,7 @@ pub struct Metrics {
     retries: IntCounterVec,
     scrapes: IntCounterVec,
     kv: KvFamilies,
+    queue: QueueFamilies,
     /// Reloads by outcome (`success`, `failure`).
     pub config_reloads: IntCounterVec,
     /// 1 when the newest configuration is in use.
@@ -76,6 +78,7 @@ impl Metrics {
         let index_bytes = IntGauge::new(names::PREFIX_INDEX_BYTES, "Memory of the prefix index.")?;
         registry.register(Box::new(index_bytes.clone()))?;
         let on_endpoint = ["pool", "endpoint"];
+        let queue = QueueFamilies::new(&build)?;
         Ok(Self {
             requests: build.counters(
                 names::REQUESTS,
@@ -148,6 +151,7 @@ impl Metrics {
             config_reloads: build.counters(names::CONFIG_RELOADS, "Configuration reloads.", &["outcome"])?,
             config_last_reload_successful: last_reload,
             kv: KvFamilies::new(&build)?,
+            queue,
             index_bytes,
             errors,
             registry,
@@ -177,6 +181,11 @@ impl Metrics {
     /// The histogram of decision times of one pool.
     pub fn decision_duration(&self, pool: &str) -> Histogram {
         self.decision_duration.with_label_values(&[pool])
+    }
+
+    /// The handles of one pool's queue.
+    pub fn queue(&self, pool: &str) -> QueueMetrics {
+        self.queue.of(pool)
     }
 
     /// Counts an answer that the gateway made itself.
@@ -347,7 +356,7 @@ impl Families<'_> {
         Ok(family)
     }
 
-    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<GaugeVec> {
+    pub(super) fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<GaugeVec> {
         let family = GaugeVec::new(Opts::new(name, help), labels)?;
         self.registry.register(Box::new(family.clone()))?;
         Ok(family)
@@ -364,7 +373,7 @@ impl Families<'_> {
         Ok(family)
     }
 
-    fn histograms(
+    pub(super) fn histograms(
         &self,
         name: &str,
         help: &str,

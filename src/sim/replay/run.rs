@@ -3,7 +3,7 @@
 use super::fleet::{Change, ChangeKind, Fleet, FleetSpec, NEVER, true_constants};
 use super::workload::{Turn, Workload};
 use crate::overload::queue::Verdict;
-use crate::overload::turn::Conditions;
+use crate::overload::turn::{Conditions, Room};
 use crate::overload::working_set::{Stay, Visit, WorkingSet};
 use crate::prefix::{BlockHash, EndpointId, Provisional};
 use crate::scheduling::{Decision, Dispatch, EndpointView, Policy, RequestView, Scheduler, StreamRate};
@@ -245,12 +245,12 @@ impl<'a> Replay<'a> {
         let _ = self.place(now, request, None, false);
     }
 
-    /// Sends a request, unless `hold_above_s` or the gate, if it is to be asked, makes it wait.
+    /// Sends a request, unless a busy endpoint or the gate, if it is to be asked, makes it wait.
     fn place(
         &mut self,
         now: Mono,
         request: Request,
-        hold_above_s: Option<f64>,
+        room: Option<&Room>,
         gated: bool,
     ) -> Result<(), Verdict> {
         let Some(turn) = self.turn(&request) else {
@@ -266,7 +266,7 @@ impl<'a> Replay<'a> {
         let conditions = Conditions {
             now,
             scheduler: &self.scheduler,
-            hold_above_s,
+            room,
             gate,
         };
         let fresh = gate.is_some_and(|gate| gate.is_fresh(now, &visit));

@@ -229,8 +229,7 @@ impl Offers<Ticket> for Pump<'_, '_> {
             return Verdict::Stop;
         }
         self.audit.offered.insert(ticket.number, self.now);
-        let hold = Some(self.settings.hold_above_s);
-        let verdict = match self.replay.place(self.now, ticket.request, hold, true) {
+        let verdict = match self.replay.place(self.now, ticket.request, Some(&self.room), true) {
             Ok(()) => Verdict::Placed,
             Err(verdict) => verdict,
         };

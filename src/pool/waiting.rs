@@ -1,0 +1,433 @@
+//! Requests that wait in the router until an endpoint has room: the queue of [`overload`](crate::overload) with the
+//! pool's own picks behind it.
+
+use super::pick::{Held, Terms};
+use super::plan::Plan;
+use super::prompt::Prompt;
+use super::{Pool, State};
+use crate::overload::queue::{Arrival, Entered, FlowId, Offers, Outlook, Queue, QueueSettings, Ticket, Verdict};
+use crate::overload::turn::Room;
+use crate::prefix::EndpointId;
+use crate::telemetry::QueueMetrics;
+use crate::time::Mono;
+use http::HeaderName;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+/// How often the queue is looked at when nothing else happens.
+pub const TICK: Duration = Duration::from_millis(250);
+
+/// Between whom the queue is shared.
+#[derive(Clone, Debug, Default)]
+pub struct Sharing {
+    /// Request header that names the tenant; `None`: the API key does.
+    pub tenant_header: Option<HeaderName>,
+    /// Request header that may say `high` or `low`.
+    pub priority_header: Option<HeaderName>,
+    /// Shares by the hash (XXH3) of the tenant's name; 1 for others.
+    pub weights: HashMap<u64, f64>,
+}
+
+/// What a pool's configuration says of waiting.
+#[derive(Clone, Debug)]
+pub struct WaitingSettings {
+    pub queue: QueueSettings,
+    pub sharing: Sharing,
+    /// Longest wait.
+    pub timeout: Duration,
+}
+
+/// Whose request it is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Claim {
+    pub flow: FlowId,
+    /// Share against other flows.
+    pub weight: f64,
+    /// Bytes of the request's body.
+    pub bytes: u64,
+}
+
+/// Why a request waits no longer without having been placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turned {
+    /// The queue is full, and its tenant holds the most of it.
+    Full,
+    /// It gave way to a tenant that holds less of the full queue.
+    GaveWay,
+    /// It waited as long as a request may.
+    TimedOut,
+}
+
+impl Turned {
+    /// All of them, for metrics.
+    pub const ALL: [Self; 3] = [Self::Full, Self::GaveWay, Self::TimedOut];
+
+    /// The word in metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::GaveWay => "gave-way",
+            Self::TimedOut => "timed-out",
+        }
+    }
+}
+
+/// A request that is turned away.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TurnedAway {
+    pub why: Turned,
+    /// When what waits now will have left the queue.
+    pub retry_after: Duration,
+    /// Whether any endpoint takes requests at all.
+    pub any_ready: bool,
+}
+
+/// The end of a wait.
+pub type Turn = Result<Plan, TurnedAway>;
+
+/// What became of a request that came.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "the large one is the usual one")]
+pub enum Admission {
+    /// It was placed at once; without an attempt when no endpoint is ready.
+    Placed(Plan),
+    Waits(Waiting),
+    Refused(TurnedAway),
+}
+
+/// A place in the queue; dropping it leaves the queue.
+#[derive(Debug)]
+pub struct Waiting {
+    pool: Arc<Pool>,
+    ticket: Ticket,
+    turn: oneshot::Receiver<Turn>,
+}
+
+/// One pool's queue.
+pub struct WaitingRoom {
+    settings: WaitingSettings,
+    metrics: QueueMetrics,
+    /// Those who wait, readable without the lock: at normal load nobody takes it.
+    len: AtomicUsize,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    queue: Queue<Waiter>,
+    last_pump: Mono,
+    /// Newest time told, for those who leave without knowing it.
+    now: Mono,
+    /// What the fleet prefills per second, as far as is known without the queue.
+    tokens_per_s: f64,
+}
+
+/// What waits.
+#[derive(Debug)]
+struct Waiter {
+    /// `None` while it is offered its turn.
+    prompt: Option<Prompt>,
+    turn: Option<oneshot::Sender<Turn>>,
+}
+
+/// The queue at one moment, for metrics and admin pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct QueueSample {
+    pub requests: usize,
+    pub bytes: u64,
+    /// How long the request waits that waits longest.
+    pub oldest: Duration,
+    /// When what waits now will have left.
+    pub drained_in: Duration,
+}
+
+impl WaitingRoom {
+    /// An empty queue.
+    pub fn new(settings: WaitingSettings, metrics: QueueMetrics) -> Self {
+        Self {
+            inner: Mutex::new(Inner {
+                queue: Queue::new(settings.queue),
+                last_pump: Mono::ZERO,
+                now: Mono::ZERO,
+                tokens_per_s: 0.0,
+            }),
+            len: AtomicUsize::new(0),
+            metrics,
+            settings,
+        }
+    }
+
+    /// Handles of its metric series.
+    pub const fn metrics(&self) -> &QueueMetrics {
+        &self.metrics
+    }
+
+    /// Between whom it is shared.
+    pub const fn sharing(&self) -> &Sharing {
+        &self.settings.sharing
+    }
+
+    fn publish(&self, inner: &Inner) {
+        self.len.store(inner.queue.len(), Ordering::Relaxed);
+    }
+
+    fn leave(&self, ticket: Ticket) {
+        let mut inner = self.inner.lock();
+        let now = inner.now;
+        let waiter = inner.queue.leave(now, ticket);
+        self.publish(&inner);
+        if waiter.is_some() {
+            self.metrics.left.inc();
+        }
+    }
+}
+
+impl Inner {
+    fn retry_after(&self) -> Duration {
+        seconds(self.queue.drained_in_s(self.tokens_per_s))
+    }
+}
+
+/// A bounded duration: an estimate may be anything.
+fn seconds(seconds: f64) -> Duration {
+    const LONGEST_S: f64 = 3600.0;
+    Duration::from_secs_f64(if seconds.is_finite() {
+        seconds.clamp(0.0, LONGEST_S)
+    } else {
+        LONGEST_S
+    })
+}
+
+impl Waiting {
+    /// Its turn, or the end of its patience. Cancel-safe.
+    pub async fn turn(&mut self) -> Turn {
+        // The sender goes only with its answer, or with the whole pool.
+        (&mut self.turn).await.unwrap_or(Err(TurnedAway {
+            why: Turned::TimedOut,
+            retry_after: Duration::from_secs(1),
+            any_ready: false,
+        }))
+    }
+
+    /// Looks after the queue when nobody has done so for a [`TICK`].
+    pub fn tick(&self, now: Mono) {
+        self.pool.tick(now);
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(room) = &self.pool.waiting {
+            room.leave(self.ticket);
+        }
+    }
+}
+
+impl Pool {
+    /// Places `prompt`, or lets it wait while every endpoint has enough to prefill.
+    pub fn admit(self: &Arc<Self>, prompt: Prompt, claim: Claim, now: Mono) -> Admission {
+        let Some(room) = &self.waiting else {
+            return Admission::Placed(self.place(prompt, now));
+        };
+        let terms = Terms {
+            hold_above_s: room.settings.queue.hold_above_s,
+            turn: false,
+            ask_only: room.len.load(Ordering::Relaxed) > 0,
+        };
+        match self.place_on(prompt, terms, now) {
+            Ok(plan) => Admission::Placed(plan),
+            Err((prompt, held)) => self.queue_up(room, prompt, claim, &held, now),
+        }
+    }
+
+    fn queue_up(
+        self: &Arc<Self>,
+        room: &WaitingRoom,
+        prompt: Prompt,
+        claim: Claim,
+        held: &Held,
+        now: Mono,
+    ) -> Admission {
+        let arrival = room.arrival(claim, held, now);
+        let (sender, receiver) = oneshot::channel();
+        let waiter = Waiter {
+            prompt: Some(prompt),
+            turn: Some(sender),
+        };
+        let mut inner = room.inner.lock();
+        inner.now = inner.now.max(now);
+        inner.tokens_per_s = held.tokens_per_s;
+        let entered = inner.queue.enter(now, arrival, waiter);
+        let admission = match entered {
+            Entered::Waits { ticket, gave_way } => {
+                let waits = Admission::Waits(Waiting {
+                    pool: self.clone(),
+                    ticket,
+                    turn: receiver,
+                });
+                room.metrics.held.inc();
+                self.turn_away(room, &inner, gave_way, Turned::GaveWay);
+                waits
+            }
+            Entered::Full(_) => Admission::Refused(self.turned_away(room, &inner, Turned::Full)),
+        };
+        self.pump_locked(room, &mut inner, now);
+        drop(inner);
+        admission
+    }
+
+    /// Something freed: whose turn it is goes. Costs nothing while nobody waits.
+    pub fn freed(self: &Arc<Self>, now: Mono) {
+        let Some(room) = self.waiting.as_ref().filter(|room| room.len.load(Ordering::Relaxed) > 0) else {
+            return;
+        };
+        // Who holds the lock pumps as well, or is about to.
+        if let Some(mut inner) = room.inner.try_lock() {
+            self.pump_locked(room, &mut inner, now);
+        }
+    }
+
+    fn tick(self: &Arc<Self>, now: Mono) {
+        let Some(room) = &self.waiting else { return };
+        let mut inner = room.inner.lock();
+        if inner.last_pump + TICK > now {
+            return;
+        }
+        let expired = inner.queue.expire(now);
+        self.turn_away(room, &inner, expired, Turned::TimedOut);
+        self.pump_locked(room, &mut inner, now);
+    }
+
+    fn pump_locked(self: &Arc<Self>, room: &WaitingRoom, inner: &mut Inner, now: Mono) {
+        inner.last_pump = now;
+        inner.now = inner.now.max(now);
+        let hold_above_s = room.settings.queue.hold_above_s;
+        let mut offers = Pump {
+            pool: self,
+            hold_above_s,
+            now,
+            room: self.room(hold_above_s, now),
+            metrics: &room.metrics,
+        };
+        inner.queue.pump(now, &mut offers);
+        room.publish(inner);
+    }
+
+    fn turn_away(&self, room: &WaitingRoom, inner: &Inner, waiters: Vec<Waiter>, why: Turned) {
+        for mut waiter in waiters {
+            let away = self.turned_away(room, inner, why);
+            if let Some(turn) = waiter.turn.take() {
+                // The client may have left in the same moment.
+                let _ = turn.send(Err(away));
+            }
+        }
+    }
+
+    fn turned_away(&self, room: &WaitingRoom, inner: &Inner, why: Turned) -> TurnedAway {
+        room.metrics.count_refused(why);
+        let snapshot = self.snapshot.load();
+        TurnedAway {
+            why,
+            retry_after: inner.retry_after(),
+            any_ready: snapshot.entries.iter().any(|entry| entry.state == State::Ready),
+        }
+    }
+
+    /// The queue at this moment; `None` for a pool without one.
+    pub fn queue_sample(&self, now: Mono) -> Option<QueueSample> {
+        let inner = self.waiting.as_ref()?.inner.lock();
+        Some(QueueSample {
+            requests: inner.queue.len(),
+            bytes: inner.queue.bytes(),
+            oldest: inner.queue.oldest().map_or(Duration::ZERO, |at| now.since(at)),
+            drained_in: inner.retry_after(),
+        })
+    }
+
+    /// How long `prompt` would wait if it came now; `None` when it would go straight out.
+    pub fn outlook(&self, prompt: &Prompt, claim: Claim, now: Mono) -> Option<Outlook> {
+        let room = self.waiting.as_ref()?;
+        let hold_above_s = room.settings.queue.hold_above_s;
+        let free = self.room(hold_above_s, now);
+        let inner = room.inner.lock();
+        if inner.queue.is_empty() && (free.is_any_free() || free.is_empty()) {
+            return None;
+        }
+        let held = self.wait_of(prompt, now);
+        let arrival = room.arrival(claim, &held, now);
+        Some(inner.queue.outlook(&arrival, held.tokens_per_s))
+    }
+}
+
+impl WaitingRoom {
+    fn arrival(&self, claim: Claim, held: &Held, now: Mono) -> Arrival {
+        Arrival {
+            flow: claim.flow,
+            weight: claim.weight,
+            arrived: now,
+            deadline: now + self.settings.timeout,
+            miss_s: held.miss_s,
+            work: held.work_tokens,
+            bytes: claim.bytes,
+            fresh: false,
+        }
+    }
+}
+
+/// One pump of a pool's queue.
+struct Pump<'a> {
+    pool: &'a Arc<Pool>,
+    hold_above_s: f64,
+    now: Mono,
+    room: Room,
+    metrics: &'a QueueMetrics,
+}
+
+impl Offers<Waiter> for Pump<'_> {
+    fn is_free(&self, endpoint: EndpointId) -> bool {
+        self.room.is_free(endpoint)
+    }
+
+    fn offer(&mut self, arrival: &Arrival, waiter: &mut Waiter) -> Verdict {
+        if self.room.is_empty() || !self.room.is_any_free() {
+            return Verdict::Stop;
+        }
+        let Some(prompt) = waiter.prompt.take() else {
+            return Verdict::Placed;
+        };
+        let terms = Terms {
+            hold_above_s: self.hold_above_s,
+            turn: true,
+            ask_only: false,
+        };
+        match self.pool.place_on(prompt, terms, self.now) {
+            Ok(plan) => {
+                self.room = self.pool.room(self.hold_above_s, self.now);
+                self.metrics.waited(self.now.since(arrival.arrived));
+                if let Some(turn) = waiter.turn.take()
+                    && let Err(Ok(mut plan)) = turn.send(Ok(plan))
+                {
+                    // The client left in this moment.
+                    plan.never_sent();
+                }
+                Verdict::Placed
+            }
+            Err((prompt, held)) => {
+                waiter.prompt = Some(prompt);
+                held.verdict
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for WaitingRoom {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WaitingRoom")
+            .field("settings", &self.settings)
+            .field("len", &self.len)
+            .finish_non_exhaustive()
+    }
+}
