@@ -14,8 +14,8 @@ mod finish;
 mod framing;
 mod headers;
 pub mod inspect;
-pub mod queue;
 mod models;
+pub mod queue;
 mod upstream;
 mod verdict;
 

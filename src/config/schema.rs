@@ -4,10 +4,12 @@
 //! Defaults live in the `Default` implementations and nowhere else.
 
 mod front;
+mod overload;
 mod pool;
 mod scheduling;
 
 pub use front::{Auth, Cors, Forwarded, ForwardedFor, Secret};
+pub use overload::{Overload, Queue};
 pub use pool::{
     Auto, Ejection, Endpoint, Health, KvEvents, Metrics, Pool, PrefixCache, PrefixSource, RetryBudget,
     StreamErrors, Timeouts, Tokenizer,

@@ -2,6 +2,7 @@
 
 mod front;
 mod kv_events;
+mod overload;
 mod pools;
 mod scheduling;
 mod unsupported;

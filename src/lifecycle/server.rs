@@ -6,8 +6,10 @@ use crate::admin::{self, Admin};
 use crate::config::Config;
 use crate::config::schema::{self, AccessLogTarget, Secret, StreamErrors};
 use crate::datalayer::watch::Watch;
+use crate::overload::queue::QueueSettings;
 use crate::pool::ejection::EjectionLimits;
 use crate::pool::retry_budget::RetryLimits;
+use crate::pool::waiting::{Sharing, WaitingSettings};
 use crate::pool::{self, Endpoint, Identity, Pool, Pools};
 use crate::prefix::PrefixIndex;
 use crate::proxy::auth::ApiKeys;
@@ -22,6 +24,7 @@ use crate::telemetry::access_log::AccessLog;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
+use http::HeaderName;
 use http::HeaderValue;
 use parking_lot::Mutex;
 use pingora_core::connectors::http::Connector;
@@ -35,6 +38,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{SignalKind, signal};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// KV capacity in tokens assumed until an endpoint has told: 31,250 blocks of 16 tokens.
 const DEFAULT_CAPACITY_TOKENS: u64 = 500_000;
@@ -169,6 +173,7 @@ fn pool(of: &schema::Pool, index: &Arc<PrefixIndex>, metrics: &Metrics) -> anyho
         idle_timeout: of.timeouts.idle.0,
         block_tokens: of.prefix_cache.block_size.value().map(Into::into),
         capacity_tokens,
+        waiting: waiting(&of.overload.queue)?,
     };
     let scheduler = Scheduler::new(of.scheduling.policy()?);
     let mut pool = Pool::new(
@@ -200,6 +205,28 @@ fn ejection(of: &schema::Ejection) -> EjectionLimits {
         longest_time: of.longest_time.0,
         hung_after: of.hung_after.0,
     }
+}
+
+/// How a pool's requests wait; `None` when they are not to.
+fn waiting(of: &schema::Queue) -> anyhow::Result<Option<WaitingSettings>> {
+    let header = |name: &Option<String>| name.as_deref().map(HeaderName::try_from).transpose();
+    let weight = |(tenant, weight): (&String, &f64)| (xxh3_64(tenant.as_bytes()), *weight);
+    let settings = WaitingSettings {
+        queue: QueueSettings {
+            max_requests: of.max_requests.into(),
+            max_bytes: of.max_bytes.0,
+            hold_above_s: of.hold_above.as_secs_f64(),
+            overtake: of.overtake.0,
+            ..QueueSettings::default()
+        },
+        sharing: Sharing {
+            tenant_header: header(&of.tenant_header).context("overload.queue.tenant_header")?,
+            priority_header: header(&of.priority_header).context("overload.queue.priority_header")?,
+            weights: of.weights.iter().map(weight).collect(),
+        },
+        timeout: of.timeout.0,
+    };
+    Ok(of.enabled.then_some(settings))
 }
 
 fn watches(config: &Config, gateway: &Arc<Gateway>) -> Vec<Watch> {

@@ -20,7 +20,8 @@ use std::time::Duration;
 /// What the gate can be told; the defaults were chosen by event simulation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkingSetSettings {
-    /// phi: share of an endpoint's KV capacity that conversations may fill.
+    /// phi: share of an endpoint's KV capacity that conversations may fill when one is admitted. The rest is for their
+    /// growth, and for what they share, which is not counted.
     pub fraction: f64,
     /// tau: an idle conversation counts this long. Must exceed the longest usual pause between turns.
     pub idle: Duration,

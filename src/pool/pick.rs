@@ -69,7 +69,10 @@ impl Pool {
     }
 
     /// As [`Pool::place`], unless `terms` make the prompt wait: then it comes back, with what its wait depends on.
-    #[expect(clippy::result_large_err, reason = "the prompt comes back; nothing went wrong")]
+    #[expect(
+        clippy::result_large_err,
+        reason = "the prompt comes back; nothing went wrong"
+    )]
     pub(super) fn place_on(
         self: &Arc<Self>,
         prompt: Prompt,
@@ -124,8 +127,11 @@ impl Pool {
         let matched = matches.iter().map(|found| found.tokens);
         let missing_tokens = prompt.tokens.saturating_sub(matched.max().unwrap_or(0));
         let pace = |entry: &Entry| picker.scheduler.prefill_s_per_token(now, entry.endpoint.id);
-        let rates = snapshot.ready().map(|entry| 1.0 / pace(entry).max(f64::MIN_POSITIVE));
-        let (endpoints, tokens_per_s) = rates.fold((0_u32, 0.0), |(count, sum), rate| (count + 1, sum + rate));
+        let rates = snapshot
+            .ready()
+            .map(|entry| 1.0 / pace(entry).max(f64::MIN_POSITIVE));
+        let (endpoints, tokens_per_s) =
+            rates.fold((0_u32, 0.0), |(count, sum), rate| (count + 1, sum + rate));
         let output_tokens = picker
             .scheduler
             .expected_output_tokens(&prompt.model, prompt.max_output_tokens);
@@ -146,7 +152,10 @@ impl Pool {
     }
 
     fn room_of(&self, snapshot: &Snapshot, picker: &Picker, hold_above_s: f64, now: Mono) -> Room {
-        let open = snapshot.entries.iter().filter(|entry| unavailable(entry).is_none());
+        let open = snapshot
+            .entries
+            .iter()
+            .filter(|entry| unavailable(entry).is_none());
         let pending_s = |entry: &Entry| {
             if entry.is_idle(now, self.settings.stale_after) {
                 return 0.0;
@@ -154,7 +163,10 @@ impl Pool {
             let pending = entry.endpoint.load.sample().pending_prefill_tokens;
             picker.scheduler.prefill_s_per_token(now, entry.endpoint.id) * pending as f64
         };
-        Room::new(hold_above_s, open.map(|entry| (entry.endpoint.id, pending_s(entry))))
+        Room::new(
+            hold_above_s,
+            open.map(|entry| (entry.endpoint.id, pending_s(entry))),
+        )
     }
 
     fn carry_out(

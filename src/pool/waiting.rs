@@ -5,7 +5,9 @@ use super::pick::{Held, Terms};
 use super::plan::Plan;
 use super::prompt::Prompt;
 use super::{Pool, State};
-use crate::overload::queue::{Arrival, Entered, FlowId, Offers, Outlook, Queue, QueueSettings, Ticket, Verdict};
+use crate::overload::queue::{
+    Arrival, Entered, FlowId, Offers, Outlook, Queue, QueueSettings, Ticket, Verdict,
+};
 use crate::overload::turn::Room;
 use crate::prefix::EndpointId;
 use crate::telemetry::QueueMetrics;
@@ -281,7 +283,11 @@ impl Pool {
 
     /// Something freed: whose turn it is goes. Costs nothing while nobody waits.
     pub fn freed(self: &Arc<Self>, now: Mono) {
-        let Some(room) = self.waiting.as_ref().filter(|room| room.len.load(Ordering::Relaxed) > 0) else {
+        let Some(room) = self
+            .waiting
+            .as_ref()
+            .filter(|room| room.len.load(Ordering::Relaxed) > 0)
+        else {
             return;
         };
         // Who holds the lock pumps as well, or is about to.

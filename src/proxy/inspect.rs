@@ -3,12 +3,12 @@
 use super::answer;
 use super::context::{Context, Refusal};
 use super::error::Reason;
+use super::queue::{claim, refusal};
 use super::{Gateway, PathKind, cors, models};
 use crate::datalayer::tokenize::{self, NoTokens};
 use crate::openai::{Peek, PromptSink};
-use crate::pool::{CHUNK_BYTES, Keys, MAX_CHUNKS, Plan, Pool, Pools, Prompt, State};
-use super::queue::{claim, refusal};
 use crate::pool::waiting::Admission;
+use crate::pool::{CHUNK_BYTES, Keys, MAX_CHUNKS, Plan, Pool, Pools, Prompt, State};
 use crate::prefix::{ChainHasher, Chunking, seed};
 use crate::telemetry::Metrics;
 use bytes::Bytes;
@@ -164,6 +164,7 @@ fn pool_of(pools: &Pools, model: &str) -> std::result::Result<Arc<Pool>, Refusal
     pools.for_model(model).cloned().ok_or_else(|| Refusal {
         reason: Reason::NotFound,
         detail: Some(format!("The model `{model}` does not exist: no pool serves it.")),
+        retry_after: None,
     })
 }
 

@@ -25,7 +25,10 @@ pub fn claim(sharing: &Sharing, headers: &HeaderMap, bytes: usize) -> Claim {
     };
     let tenant = tenant.map_or(0, xxh3_64);
     let weight = sharing.weights.get(&tenant).copied().unwrap_or(1.0);
-    let priority = sharing.priority_header.as_ref().and_then(|name| headers.get(name));
+    let priority = sharing
+        .priority_header
+        .as_ref()
+        .and_then(|name| headers.get(name));
     let priority = [URGENT, PATIENT]
         .into_iter()
         .position(|(word, _)| priority.is_some_and(|value| value == word));
@@ -89,7 +92,9 @@ mod tests {
     use http::header::AUTHORIZATION;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        let pairs = pairs.iter().map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
+        let pairs = pairs
+            .iter()
+            .map(|(name, value)| (name.parse().unwrap(), HeaderValue::from_static(value)));
         pairs.collect()
     }
 
@@ -105,7 +110,10 @@ mod tests {
         assert_eq!((plain.weight, plain.bytes), (1.0, 7));
         assert_eq!(plain, of(&[("x-api-key", "one")]));
         assert_ne!(plain.flow, of(&[("x-api-key", "two")]).flow);
-        let (high, low) = (of(&[key, ("x-priority", "high")]), of(&[key, ("x-priority", "low")]));
+        let (high, low) = (
+            of(&[key, ("x-priority", "high")]),
+            of(&[key, ("x-priority", "low")]),
+        );
         assert_eq!((high.weight, low.weight), (8.0, 0.125));
         assert!(high.flow != plain.flow && low.flow != plain.flow && high.flow != low.flow);
         assert_eq!(of(&[key, ("x-priority", "whatever")]), plain);
@@ -120,7 +128,10 @@ mod tests {
         };
         let gold = claim(&sharing, &headers(&[("x-tenant", "gold"), ("x-api-key", "a")]), 0);
         assert_eq!(gold.weight, 4.0);
-        assert_eq!(gold.flow, claim(&sharing, &headers(&[("x-tenant", "gold")]), 0).flow);
+        assert_eq!(
+            gold.flow,
+            claim(&sharing, &headers(&[("x-tenant", "gold")]), 0).flow
+        );
         assert_eq!(claim(&sharing, &headers(&[]), 0).flow, FlowId(0));
     }
 }

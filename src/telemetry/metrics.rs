@@ -2,12 +2,12 @@
 
 use super::kv::{KvFamilies, KvMetrics};
 use super::names;
+use super::queue::{QueueFamilies, QueueMetrics};
 use crate::proxy::error::Reason;
 use prometheus::{
     Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
-use super::queue::{QueueFamilies, QueueMetrics};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -3,7 +3,9 @@
 use super::metrics::{Families, SECOND_BUCKETS};
 use super::names;
 use crate::pool::waiting::{QueueSample, Turned};
-use prometheus::{Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec};
+use prometheus::{
+    Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+};
 use std::time::Duration;
 
 /// The families.
@@ -28,7 +30,11 @@ impl QueueFamilies {
                 "Requests that wait in the router because every endpoint has enough to prefill.",
                 &pool,
             )?,
-            bytes: build.int_gauges(names::QUEUE_BYTES, "Bytes of the bodies of waiting requests.", &pool)?,
+            bytes: build.int_gauges(
+                names::QUEUE_BYTES,
+                "Bytes of the bodies of waiting requests.",
+                &pool,
+            )?,
             oldest: build.gauges(
                 names::QUEUE_OLDEST,
                 "How long the request waits that waits longest.",
@@ -39,7 +45,11 @@ impl QueueFamilies {
                 "When what waits now will have left the queue, by the rate at which it drains.",
                 &pool,
             )?,
-            held: build.counters(names::QUEUE_HELD, "Requests that had to wait in the router.", &pool)?,
+            held: build.counters(
+                names::QUEUE_HELD,
+                "Requests that had to wait in the router.",
+                &pool,
+            )?,
             refused: build.counters(
                 names::QUEUE_REFUSED,
                 "Requests that the queue turned away, by reason (full, gave-way, timed-out).",

@@ -2,7 +2,7 @@
 
 use super::super::address::EndpointUrl;
 use super::super::units::Period;
-use super::{Scheduling, Secret};
+use super::{Overload, Scheduling, Secret};
 use crate::kv_events::address::{Address, AddressError};
 use crate::kv_events::subscriber::Source;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -52,6 +52,8 @@ pub struct Pool {
     pub tokenizer: Option<Tokenizer>,
     /// How an endpoint is chosen.
     pub scheduling: Scheduling,
+    /// What happens when more work comes than the endpoints can take.
+    pub overload: Overload,
 }
 
 impl Default for Pool {
@@ -74,6 +76,7 @@ impl Default for Pool {
             kv_events: None,
             tokenizer: None,
             scheduling: Scheduling::default(),
+            overload: Overload::default(),
         }
     }
 }

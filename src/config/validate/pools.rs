@@ -34,6 +34,7 @@ impl Check<'_> {
             self.watching(pool, &path);
             self.prefix_cache(pool, &path);
             self.kv_events(pool, &path);
+            self.overload(config, pool, &path);
             self.scheduling(&pool.scheduling, &format!("{path}.scheduling"));
         }
     }

@@ -114,7 +114,11 @@ fn idle_tokens_count_when_their_class_comes_back_and_not_for_ever() {
 
 #[test]
 fn the_gate_closes_only_with_regret_and_never_on_an_empty_endpoint() {
-    let mut set = WorkingSet::new(WorkingSetSettings::default());
+    let settings = WorkingSetSettings {
+        fraction: 0.95,
+        ..WorkingSetSettings::default()
+    };
+    let mut set = WorkingSet::new(settings);
     set.dispatched(at(0.0), &visit(&blocks(1, 90), 0), POD, 0)
         .unwrap();
     assert!(set.admits(POD, 100, Some(1000)), "no regret");

@@ -229,7 +229,10 @@ impl Offers<Ticket> for Pump<'_, '_> {
             return Verdict::Stop;
         }
         self.audit.offered.insert(ticket.number, self.now);
-        let verdict = match self.replay.place(self.now, ticket.request, Some(&self.room), true) {
+        let verdict = match self
+            .replay
+            .place(self.now, ticket.request, Some(&self.room), true)
+        {
             Ok(()) => Verdict::Placed,
             Err(verdict) => verdict,
         };

@@ -1,0 +1,57 @@
+//! What happens when more work comes than the endpoints can take.
+
+use super::super::units::{ByteSize, Period};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+
+/// What happens when more work comes than the endpoints can take.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Overload {
+    /// Requests wait in the gateway while every endpoint has enough to prefill, and are placed when their turn comes.
+    pub queue: Queue,
+}
+
+/// The gateway's queue. At normal load nothing waits, and every request goes where it would go without the queue.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Queue {
+    /// Off: every request is sent to an endpoint at once and waits there.
+    pub enabled: bool,
+    /// Most requests that wait at a time. Beyond: 429 with Retry-After, for the tenant that holds the most.
+    pub max_requests: NonZeroUsize,
+    /// Most bytes of request bodies that wait at a time.
+    pub max_bytes: ByteSize,
+    /// Longest wait. Longer: 429 with Retry-After.
+    pub timeout: Period,
+    /// An endpoint that has more than this to prefill gets nothing from the queue.
+    pub hold_above: Period,
+    /// Short prompts may go before long ones, but never before one that came this much earlier.
+    pub overtake: Period,
+    /// Request header that names the tenant; the queue is shared fairly between tenants. Default: the API key.
+    #[schemars(example = "x-tenant")]
+    pub tenant_header: Option<String>,
+    /// Request header by which a client may say `high` (eight times its share) or `low` (an eighth). Default: none.
+    #[schemars(example = "x-priority")]
+    pub priority_header: Option<String>,
+    /// Shares of tenants, by the value of `tenant_header`; 1 for those not named.
+    pub weights: BTreeMap<String, f64>,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            max_requests: NonZeroUsize::MIN.saturating_add(1023),
+            max_bytes: ByteSize::mib(256),
+            timeout: Period::from_secs(60),
+            hold_above: Period::from_secs(1),
+            overtake: Period::from_secs(60),
+            tenant_header: None,
+            priority_header: None,
+            weights: BTreeMap::new(),
+        }
+    }
+}

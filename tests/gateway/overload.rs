@@ -1,0 +1,278 @@
+//! Waiting for a turn: order, fair shares, patience, leaving, and what the gateway says of it.
+
+use crate::support::{Client, Gateway, Response, Script, Setup, Step, Upstream, chat, eventually};
+use homing::sim::engine::FleetPreset;
+use homing::sim::server::{SimOptions, SimServer};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use tokio::net::TcpListener;
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// A server that begins each answer when the test says so, and an engine that shows a queue: what is sent to it is
+/// not done before its first byte.
+async fn slow_server() -> Upstream {
+    let server = Upstream::start(|_, _| {
+        let answer = Script::stream(2, Duration::ZERO);
+        Script(std::iter::once(Step::Await).chain(answer.0).collect())
+    })
+    .await;
+    server.set_metrics(
+        "vllm:num_requests_running{engine=\"0\",model_name=\"m\"} 1.0\n\
+         vllm:num_requests_waiting{engine=\"0\",model_name=\"m\"} 1.0\n",
+    );
+    server
+}
+
+async fn gateway(server: &Upstream, queue: &str) -> Gateway {
+    let queue = format!("overload: {{ queue: {{ hold_above: 1ms, {queue} }} }}");
+    let gateway = Setup::of([server.address]).pool(&queue).start().await;
+    gateway.endpoint_is("e0", "ready").await;
+    gateway
+}
+
+/// Sends a prompt of about 2,000 tokens; `name` is how it begins.
+async fn send(gateway: &Gateway, name: &str, headers: &str) -> Client {
+    let mut client = gateway.client().await;
+    let body = chat(&format!("{name} {}", "lorem ipsum ".repeat(700)), true);
+    client.post_with(CHAT, headers, body).await;
+    client
+}
+
+async fn waiting(gateway: &Gateway, count: usize) {
+    eventually(&format!("{count} requests wait"), async || {
+        gateway.metrics().await.sum("homing_queue_requests", "") == count as f64
+    })
+    .await;
+}
+
+async fn executed(server: &Upstream, count: usize) {
+    eventually(&format!("{count} requests came"), async || {
+        server.executions() == count
+    })
+    .await;
+}
+
+/// How the requests began that the server has had, in their order.
+fn names(server: &Upstream) -> Vec<String> {
+    server.see(|state| {
+        let name = |body: &[u8]| {
+            let body: Value = serde_json::from_slice(body).unwrap();
+            let text = body["messages"][0]["content"].as_str().unwrap().to_owned();
+            text.split(' ').next().unwrap().to_owned()
+        };
+        state.requests.iter().map(|request| name(&request.body)).collect()
+    })
+}
+
+/// Lets the server begin one answer after the other until `count` requests have come in all.
+async fn drain(server: &Upstream, count: usize) {
+    eventually("all requests came", async || {
+        server.release();
+        server.executions() == count
+    })
+    .await;
+}
+
+async fn finish(server: &Upstream, mut client: Client) -> Response {
+    let answer = client.response();
+    tokio::pin!(answer);
+    loop {
+        server.release();
+        if let Ok(response) = tokio::time::timeout(Duration::from_millis(5), &mut answer).await {
+            return response;
+        }
+    }
+}
+
+#[tokio::test]
+async fn requests_wait_in_the_gateway_and_go_in_turn() {
+    let server = slow_server().await;
+    let gateway = gateway(&server, "timeout: 60s").await;
+    let first = send(&gateway, "first", "").await;
+    executed(&server, 1).await;
+    let second = send(&gateway, "second", "").await;
+    waiting(&gateway, 1).await;
+    let third = send(&gateway, "third", "").await;
+    waiting(&gateway, 2).await;
+    assert_eq!(
+        server.executions(),
+        1,
+        "nothing is sent on while the endpoint has enough to do"
+    );
+    drain(&server, 3).await;
+    assert_eq!(names(&server), ["first", "second", "third"]);
+    for client in [first, second, third] {
+        let response = finish(&server, client).await;
+        assert!(response.status == 200 && response.complete, "{response:?}");
+    }
+    gateway.at_rest().await;
+    let metrics = gateway.metrics().await;
+    assert_eq!(metrics.sum("homing_queue_requests", ""), 0.0);
+    assert_eq!(metrics.sum("homing_queue_bytes", ""), 0.0);
+    assert_eq!(metrics.sum("homing_queue_held_total", ""), 2.0);
+    assert_eq!(metrics.sum("homing_queue_wait_seconds_count", ""), 2.0);
+    assert_eq!(metrics.sum("homing_requests_total", "code=\"200\""), 3.0);
+}
+
+#[tokio::test]
+async fn explain_says_who_would_wait_and_how_long() {
+    let server = slow_server().await;
+    let gateway = gateway(&server, "timeout: 60s").await;
+    assert_eq!(explain(&gateway).await["queue"], json!({ "waits": false }));
+    let _first = send(&gateway, "first", "").await;
+    executed(&server, 1).await;
+    let _second = send(&gateway, "second", "").await;
+    waiting(&gateway, 1).await;
+    let explained = explain(&gateway).await;
+    assert_eq!(explained["queue"]["waits"], true, "{explained}");
+    assert_eq!(explained["queue"]["ahead_of_it"], 1);
+    assert!(explained["queue"]["expected_wait_s"].as_f64().unwrap() > 0.0);
+    assert_eq!(server.executions(), 1);
+}
+
+async fn explain(gateway: &Gateway) -> Value {
+    let mut client = Client::connect(gateway.admin).await;
+    client
+        .post("/explain", chat(&"lorem ipsum ".repeat(700), true))
+        .await;
+    client.response().await.json()
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_leaves_the_queue_at_once() {
+    let server = slow_server().await;
+    let gateway = gateway(&server, "timeout: 60s").await;
+    let first = send(&gateway, "first", "").await;
+    executed(&server, 1).await;
+    let second = send(&gateway, "second", "").await;
+    let third = send(&gateway, "third", "").await;
+    waiting(&gateway, 2).await;
+    drop(second);
+    waiting(&gateway, 1).await;
+    third.reset();
+    waiting(&gateway, 0).await;
+    let response = finish(&server, first).await;
+    assert_eq!(response.status, 200);
+    gateway.at_rest().await;
+    assert_eq!(names(&server), ["first"]);
+    let metrics = gateway.metrics().await;
+    assert_eq!(metrics.sum("homing_queue_left_total", ""), 2.0);
+    assert_eq!(metrics.sum("homing_requests_total", "code=\"499\""), 2.0);
+}
+
+#[tokio::test]
+async fn patience_ends_with_429_and_a_time_to_come_back() {
+    let server = slow_server().await;
+    let gateway = gateway(&server, "timeout: 300ms").await;
+    let _first = send(&gateway, "first", "").await;
+    executed(&server, 1).await;
+    let mut second = send(&gateway, "second", "").await;
+    let response = second.response().await;
+    response.assert_error(429, "overloaded");
+    let metrics = gateway.metrics().await;
+    assert_eq!(
+        metrics.sum("homing_queue_refused_total", "reason=\"timed-out\""),
+        1.0
+    );
+    assert_eq!(metrics.sum("homing_queue_requests", ""), 0.0);
+    // The connection is as good as new.
+    second.post(CHAT, chat("third", true)).await;
+    second.response().await.assert_error(429, "overloaded");
+}
+
+#[tokio::test]
+async fn a_flood_is_its_own_tenants_problem() {
+    let server = slow_server().await;
+    let gateway = gateway(&server, "timeout: 60s, max_requests: 3, tenant_header: x-tenant").await;
+    let tenant = |name: &str| format!("x-tenant: {name}\r\n");
+    let flood = tenant("flood");
+    let _first = send(&gateway, "first", &flood).await;
+    executed(&server, 1).await;
+    let mut waits = Vec::new();
+    for n in 0..3 {
+        waits.push(send(&gateway, &format!("flood{n}"), &flood).await);
+        waiting(&gateway, n + 1).await;
+    }
+    let mut beyond = send(&gateway, "beyond", &flood).await;
+    beyond.response().await.assert_error(429, "overloaded");
+    let _quiet = send(&gateway, "quiet", &tenant("quiet")).await;
+    let mut gave_way = waits.pop().unwrap();
+    gave_way.response().await.assert_error(429, "overloaded");
+    waiting(&gateway, 3).await;
+    drain(&server, 4).await;
+    let order = names(&server);
+    let turn = order.iter().position(|name| name == "quiet").unwrap();
+    assert!(
+        turn <= 2,
+        "the quiet tenant's request is next, or the one after: {order:?}"
+    );
+    let metrics = gateway.metrics().await;
+    let refused = |why: &str| metrics.sum("homing_queue_refused_total", &format!("reason=\"{why}\""));
+    assert_eq!((refused("full"), refused("gave-way")), (1.0, 1.0));
+}
+
+#[tokio::test]
+async fn without_a_queue_everything_is_sent_at_once() {
+    let server = slow_server().await;
+    let gateway = gateway(&server, "enabled: false").await;
+    let mut clients = Vec::new();
+    for n in 0..5 {
+        clients.push(send(&gateway, &n.to_string(), "").await);
+    }
+    executed(&server, 5).await;
+}
+
+/// Open-loop traffic of three times what two simulated servers take: every request is answered, and the books balance.
+#[tokio::test]
+async fn three_times_too_much_is_answered_to_the_last_request() {
+    const REQUESTS: usize = 360;
+    const SPEED: f64 = 20.0;
+    let mut sims = Vec::new();
+    for _ in 0..2 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut options = SimOptions::new(FleetPreset::Llama31On1H100, 16);
+        options.speed = SPEED;
+        sims.push(SimServer::start(listener, options).unwrap());
+    }
+    let queue = "overload: { queue: { max_requests: 60, timeout: 2s, hold_above: 50ms } }";
+    let setup = Setup::of(sims.iter().map(SimServer::addr)).pool(queue);
+    let gateway = setup.start().await;
+    for pod in ["e0", "e1"] {
+        gateway.endpoint_is(pod, "ready").await;
+    }
+    let started = Instant::now();
+    let one = async |n: usize| {
+        // 8,000 tokens at 2.7e-5 s are 0.22 s of one server, 11 ms at this speed: 180 a second for both.
+        tokio::time::sleep_until((started + Duration::from_micros(n as u64 * 1_800)).into()).await;
+        let text = format!("{n} {}", "w ".repeat(16_000));
+        let body = json!({ "model": "sim", "prompt": text, "max_tokens": 4, "stream": true });
+        let mut client = gateway.client().await;
+        client.post("/v1/completions", body.to_string()).await;
+        client.response().await
+    };
+    let responses = futures_util::future::join_all((0..REQUESTS).map(one)).await;
+    let served = responses.iter().filter(|response| response.status == 200).count();
+    for response in &responses {
+        match response.status {
+            200 => assert!(response.complete && response.text().contains("[DONE]")),
+            _ => response.assert_error(429, "overloaded"),
+        }
+    }
+    assert!(served >= 60, "{served} of {REQUESTS} were served");
+    gateway.at_rest().await;
+    let metrics = gateway.metrics().await;
+    let count = |label: &str| metrics.sum("homing_requests_total", label);
+    assert_eq!(count("code=\"200\""), served as f64);
+    assert_eq!(count("code=\"429\""), (REQUESTS - served) as f64);
+    let refused = metrics.sum("homing_queue_refused_total", "");
+    assert_eq!(refused, (REQUESTS - served) as f64);
+    let waited = metrics.sum("homing_queue_wait_seconds_count", "");
+    let full = metrics.sum("homing_queue_refused_total", "reason=\"full\"");
+    assert_eq!(
+        metrics.sum("homing_queue_held_total", ""),
+        waited + refused - full
+    );
+    assert_eq!(metrics.sum("homing_queue_requests", ""), 0.0);
+    assert_eq!(metrics.sum("homing_queue_bytes", ""), 0.0);
+}
