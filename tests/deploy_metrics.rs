@@ -36,6 +36,7 @@ fn families() -> BTreeMap<String, Family> {
     endpoint.show_state(State::Ready);
     endpoint.kv.count_prediction(1, 1);
     metrics.decision_duration("p");
+    metrics.queue("p");
     metrics.count_tokenization("p", "success");
     metrics.count_error(Reason::NoEndpoint);
     metrics.config_reloads.with_label_values(&["success"]).inc();

@@ -451,7 +451,10 @@ async fn full_endpoints_are_told_as_overload() {
         "{{ name: e0, url: 'http://{}', max_inflight: 1 }}",
         upstream.address
     ));
-    let gateway = setup.start().await;
+    let gateway = setup
+        .pool("overload: { queue: { enabled: false } }")
+        .start()
+        .await;
     let mut first = gateway.client().await;
     first.post(CHAT, chat("x", true)).await;
     upstream

@@ -213,6 +213,23 @@ async fn a_flood_is_its_own_tenants_problem() {
 }
 
 #[tokio::test]
+async fn a_full_endpoint_is_waited_for() {
+    let server = slow_server().await;
+    let endpoint = format!(
+        "{{ name: e0, url: 'http://{}', max_inflight: 1 }}",
+        server.address
+    );
+    let gateway = Setup::default().endpoint(&endpoint).start().await;
+    let first = send(&gateway, "first", "").await;
+    executed(&server, 1).await;
+    let second = send(&gateway, "second", "").await;
+    waiting(&gateway, 1).await;
+    assert_eq!(finish(&server, first).await.status, 200);
+    executed(&server, 2).await;
+    assert_eq!(finish(&server, second).await.status, 200);
+}
+
+#[tokio::test]
 async fn without_a_queue_everything_is_sent_at_once() {
     let server = slow_server().await;
     let gateway = gateway(&server, "enabled: false").await;
