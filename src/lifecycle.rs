@@ -1,8 +1,10 @@
 //! Start, readiness, drain and exit of the process.
 
+pub mod build;
 pub mod drain;
 mod exact;
 pub mod readiness;
+pub mod reload;
 pub mod server;
 pub mod supervisor;
 

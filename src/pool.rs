@@ -41,9 +41,11 @@ use prometheus::Histogram;
 use rand_pcg::Pcg64Mcg;
 use retry_budget::{RetryBudget, RetryLimits};
 use status::Status;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokens::TokenRates;
+use tokio::sync::Notify;
 use waiting::{WaitingRoom, WaitingSettings};
 
 /// Engine block size assumed until the endpoint has told: vLLM's default on GPUs.
@@ -92,21 +94,26 @@ pub struct Pool {
     pub name: Arc<str>,
     pub settings: Settings,
     pub index: Arc<PrefixIndex>,
-    pub rates: TokenRates,
+    pub rates: Arc<TokenRates>,
     pub decision_duration: Histogram,
     pub retry_budget: RetryBudget,
     /// What a pool has whose engines publish KV events.
     pub exact: Option<Exact>,
     /// Where the token ids of texts come from.
-    pub tokenizer: Option<TokenSource>,
+    pub tokenizer: Option<Arc<TokenSource>>,
     /// Where requests wait while every endpoint has enough to do; `None`: nowhere.
-    pub waiting: Option<WaitingRoom>,
+    pub waiting: Option<Arc<WaitingRoom>>,
+    /// The pool that took this one's place.
+    next: OnceLock<Arc<Self>>,
     /// What is observed of the endpoints, to be changed through [`Pool::update`] only.
     statuses: Mutex<Vec<Status>>,
     snapshot: ArcSwap<Snapshot>,
+    /// Whether requests need not wait for the first health checks any more.
+    settled: AtomicBool,
+    settling: Notify,
     /// Held from the reading of the load to the reservation, so that concurrent picks see each other. Never
     /// across an await.
-    picker: Mutex<Picker>,
+    picker: Arc<Mutex<Picker>>,
 }
 
 /// What a pick changes.
@@ -134,22 +141,86 @@ impl Pool {
             retry_budget: RetryBudget::new(settings.retry_limits),
             exact: None,
             tokenizer: None,
-            waiting: settings
-                .waiting
-                .clone()
-                .map(|waiting| WaitingRoom::new(waiting, metrics.queue(&name))),
+            waiting: waiting_room(&name, &settings, metrics),
+            next: OnceLock::new(),
             name,
             settings,
             index,
-            rates: TokenRates::default(),
+            rates: Arc::default(),
             statuses: Mutex::new(statuses),
             snapshot,
-            picker: Mutex::new(Picker {
+            settled: AtomicBool::new(false),
+            settling: Notify::new(),
+            picker: Arc::new(Mutex::new(Picker {
                 scheduler,
                 rng: Pcg64Mcg::new(u128::from(seed)),
                 prefill_due: PrefillDue::default(),
-            }),
+            })),
         }
+    }
+
+    /// The pool that takes this one's place after a change of its configuration. It knows what this one knows of the
+    /// endpoints that are in both; with a new `scheduler` it learns its rates anew. What
+    /// it has of events and tokens is to be given to it, as to a new one.
+    pub fn successor(
+        &self,
+        settings: Settings,
+        scheduler: Option<Scheduler>,
+        endpoints: Vec<Arc<Endpoint>>,
+        metrics: &Metrics,
+    ) -> Self {
+        let known = self.statuses.lock();
+        let status = |endpoint: Arc<Endpoint>| {
+            let known = known.iter().find(|status| status.id() == endpoint.id);
+            known.cloned().unwrap_or_else(|| Status::new(endpoint))
+        };
+        let statuses: Vec<_> = endpoints.into_iter().map(status).collect();
+        let picker = match scheduler {
+            None => self.picker.clone(),
+            Some(scheduler) => Arc::new(Mutex::new(Picker {
+                scheduler,
+                rng: self.picker.lock().rng.clone(),
+                prefill_due: PrefillDue::default(),
+            })),
+        };
+        // A room whose rules are others is new; who waits in the old one is served by the old rules.
+        let waiting = if self.settings.waiting == settings.waiting {
+            self.waiting.clone()
+        } else {
+            waiting_room(&self.name, &settings, metrics)
+        };
+        Self {
+            name: self.name.clone(),
+            exact: None,
+            tokenizer: None,
+            waiting,
+            next: OnceLock::new(),
+            index: self.index.clone(),
+            rates: self.rates.clone(),
+            decision_duration: self.decision_duration.clone(),
+            retry_budget: RetryBudget::new(settings.retry_limits),
+            snapshot: ArcSwap::from_pointee(status::snapshot(&statuses)),
+            settled: AtomicBool::new(is_settled(&statuses)),
+            settling: Notify::new(),
+            statuses: Mutex::new(statuses),
+            settings,
+            picker,
+        }
+    }
+
+    /// From now on `next` is the pool that places requests; those that wait in this one as well.
+    pub fn replaced_by(&self, next: &Arc<Self>) {
+        // A pool is replaced once.
+        let _ = self.next.set(next.clone());
+    }
+
+    /// The pool that places requests now: this one or the last that took its place.
+    pub fn newest(self: &Arc<Self>) -> &Arc<Self> {
+        let mut newest = self;
+        while let Some(next) = newest.next.get() {
+            newest = next;
+        }
+        newest
     }
 
     /// What is known of the endpoints now.
@@ -161,7 +232,29 @@ impl Pool {
     pub fn update(&self, at: usize, change: impl FnOnce(&mut Status) -> bool) {
         let mut statuses = self.statuses.lock();
         if statuses.get_mut(at).is_some_and(change) {
-            self.snapshot.store(Arc::new(status::snapshot(&statuses)));
+            self.publish(&statuses);
+        }
+    }
+
+    fn publish(&self, statuses: &[Status]) {
+        self.snapshot.store(Arc::new(status::snapshot(statuses)));
+        if !self.settled.load(Ordering::Relaxed) && is_settled(statuses) {
+            self.settled.store(true, Ordering::Release);
+            self.settling.notify_waiters();
+        }
+    }
+
+    /// Waits until an endpoint is ready or all have been checked once, at most `limit`: requests that a process gets
+    /// as it starts are not to be refused for want of a look at the endpoints.
+    pub async fn settle(&self, limit: Duration) {
+        if self.settled.load(Ordering::Acquire) {
+            return;
+        }
+        // Registered before the second look, so a change in between is not missed.
+        let settling = self.settling.notified();
+        if !self.settled.load(Ordering::Acquire) {
+            // Out of time, the request is refused as it would have been.
+            let _ = tokio::time::timeout(limit, settling).await;
         }
     }
 
@@ -212,7 +305,7 @@ impl Pool {
         let found = statuses.iter_mut().find(|status| status.id() == endpoint.id);
         if found.is_some_and(|status| status.eject(now, why, limits)) {
             tracing::warn!(pool = %self.name, endpoint = %endpoint.name, why, "the endpoint is set aside");
-            self.snapshot.store(Arc::new(status::snapshot(&statuses)));
+            self.publish(&statuses);
         }
     }
 
@@ -254,6 +347,10 @@ impl Pool {
     }
 }
 
+fn is_settled(statuses: &[Status]) -> bool {
+    statuses.iter().any(Status::is_ready) || statuses.iter().all(Status::is_checked)
+}
+
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pool")
@@ -293,4 +390,9 @@ impl Pools {
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Pool>> {
         self.pools.iter()
     }
+}
+
+fn waiting_room(pool: &str, settings: &Settings, metrics: &Metrics) -> Option<Arc<WaitingRoom>> {
+    let waiting = settings.waiting.clone()?;
+    Some(Arc::new(WaitingRoom::new(waiting, metrics.queue(pool))))
 }

@@ -25,6 +25,7 @@ use crate::config::schema::{Forwarded, ResponseHeaders};
 use crate::lifecycle::Drain;
 use crate::openai::PathKind;
 use crate::pool::Pools;
+use crate::prefix::PrefixIndex;
 use crate::telemetry::Metrics;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::decisions::RecentDecisions;
@@ -52,7 +53,9 @@ pub struct Gateway {
     /// Monotonic origin of every [`Mono`] in the process.
     pub origin: Instant,
     pub pools: ArcSwap<Pools>,
-    pub settings: Settings,
+    pub settings: ArcSwap<Settings>,
+    /// Which endpoint holds which prefix, over all pools.
+    pub index: Arc<PrefixIndex>,
     pub budget: BodyBudget,
     pub metrics: Metrics,
     pub access_log: AccessLog,
@@ -100,7 +103,7 @@ impl ProxyHttp for Proxy {
 
     async fn early_request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
         guarded::restore_session(session);
-        headers::admit(session, &self.0.settings, ctx);
+        headers::admit(session, &self.0.settings.load(), ctx);
         Ok(())
     }
 
@@ -111,8 +114,9 @@ impl ProxyHttp for Proxy {
             return Ok(true);
         }
         if ctx.refused.is_none() && !session.as_mut().is_body_empty() {
+            let limits = self.0.settings.load().body;
             let mut share = self.0.budget.share();
-            match body::read(session, self.0.settings.body, &mut share).await {
+            match body::read(session, limits, &mut share).await {
                 Ok(body) => {
                     ctx.request_bytes = body.len();
                     ctx.body_share = Some(share);
@@ -148,7 +152,7 @@ impl ProxyHttp for Proxy {
         request: &mut RequestHeader,
         ctx: &mut Context,
     ) -> Result<()> {
-        headers::to_upstream(request, &self.0.settings, ctx)
+        headers::to_upstream(request, &self.0.settings.load(), ctx)
     }
 
     async fn upstream_response_filter(
@@ -169,7 +173,7 @@ impl ProxyHttp for Proxy {
         response: &mut ResponseHeader,
         ctx: &mut Context,
     ) -> Result<()> {
-        headers::to_client(response, &self.0.settings, ctx)
+        headers::to_client(response, &self.0.settings.load(), ctx)
     }
 
     fn response_body_filter(

@@ -11,6 +11,9 @@ pub struct Args {
     /// Configuration file.
     #[arg(long, short, value_name = "FILE", env = "HOMING_CONFIG")]
     pub config: PathBuf,
+    /// Take the listeners over from the gateway that runs with this configuration; then send it SIGQUIT.
+    #[arg(long)]
+    pub upgrade: bool,
 }
 
 /// Runs until a signal ends it.
@@ -24,6 +27,10 @@ pub fn run(args: &Args) -> anyhow::Result<Exit> {
     }
     let config = inspection.into_result()?;
     super::logging::start();
-    server::run(&config)?;
+    let start = server::Start {
+        path: args.config.clone(),
+        upgrade: args.upgrade,
+    };
+    server::run(&config, start)?;
     Ok(Exit::Fine)
 }

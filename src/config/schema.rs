@@ -50,8 +50,13 @@ pub struct Config {
     pub response_headers: ResponseHeaders,
     /// One JSON line per request. Prompt text is never written.
     pub access_log: AccessLog,
+    /// Read this file again when it changes, as on SIGHUP.
+    pub reload_on_change: bool,
     /// What happens on SIGTERM.
     pub shutdown: Shutdown,
+    /// Where `homing run --upgrade` takes the listeners over from a running gateway. Keep it in a folder that only
+    /// the gateway's user may write to.
+    pub upgrade_socket: PathBuf,
     /// The index of which endpoint holds which prompt prefix.
     pub prefix_index: PrefixIndex,
     /// The pools: each a set of endpoints that serve the same models.
@@ -70,7 +75,9 @@ impl Default for Config {
             forwarded: Forwarded::default(),
             response_headers: ResponseHeaders::default(),
             access_log: AccessLog::default(),
+            reload_on_change: false,
             shutdown: Shutdown::default(),
+            upgrade_socket: PathBuf::from("/run/homing/upgrade.sock"),
             prefix_index: PrefixIndex::default(),
             pools: Vec::new(),
         }

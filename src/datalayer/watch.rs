@@ -48,7 +48,13 @@ pub struct Watch {
 impl Watch {
     /// Runs until the task is dropped.
     pub async fn run(self) {
-        if let Some(feed) = &self.endpoint.feed {
+        // After a reload it may be listening already.
+        if let Some(feed) = self
+            .endpoint
+            .feed
+            .as_ref()
+            .filter(|feed| feed.statuses().is_empty())
+        {
             feed.start(&self.pool.index, self.endpoint.id);
         }
         tokio::join!(

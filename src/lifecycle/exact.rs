@@ -6,6 +6,7 @@ use crate::kv_events::subscriber::Source;
 use crate::pool::{CHUNK_BYTES, DEFAULT_BLOCK_TOKENS, Exact, Pool};
 use crate::tokens::Tokenizer;
 use anyhow::Context as _;
+use std::sync::Arc;
 
 /// Memory for texts that the tokenizer has seen.
 const TOKENIZER_CACHE_BYTES: usize = 64 << 20;
@@ -38,18 +39,22 @@ pub fn assumed_blocks(of: &schema::Pool, capacity_tokens: u64) -> usize {
     }
 }
 
-/// Gives the pool what its configuration says of tokens and events.
+/// Gives the pool what its configuration says of tokens and events; `loaded` is its tokenizer, if it is in memory.
 ///
 /// # Errors
 /// When the tokenizer's files cannot be loaded.
-pub fn equip(pool: &mut Pool, of: &schema::Pool) -> anyhow::Result<()> {
+pub fn equip(pool: &mut Pool, of: &schema::Pool, loaded: Option<Arc<TokenSource>>) -> anyhow::Result<()> {
     if of.prefix_cache.source == PrefixSource::KvEvents {
         pool.exact = Some(Exact::default());
     }
-    if let Some(tokenizer) = &of.tokenizer {
-        pool.tokenizer =
-            Some(token_source(tokenizer).with_context(|| format!("pool {}: tokenizer", of.name))?);
-    }
+    pool.tokenizer = match (&of.tokenizer, loaded) {
+        (Some(_), Some(loaded)) => Some(loaded),
+        (Some(tokenizer), None) => {
+            let source = token_source(tokenizer).with_context(|| format!("pool {}: tokenizer", of.name))?;
+            Some(Arc::new(source))
+        }
+        (None, _) => None,
+    };
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use crate::time::Mono;
 use std::time::Duration;
 
 /// Since when an engine with requests has shown no sign of work.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct StandStill {
     since: Option<Mono>,
     last: Option<Signs>,
@@ -14,7 +14,7 @@ pub struct StandStill {
 
 /// Whatever moves while an engine works: token counters at the end of requests and steps, the batch and the KV cache
 /// also in a long prefill; and the heads of responses, as the gateway saw them.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Signs {
     prompt_tokens: f64,
     generation_tokens: f64,

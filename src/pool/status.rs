@@ -12,12 +12,13 @@ use crate::time::Mono;
 use std::sync::Arc;
 
 /// What is known of one endpoint.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Status {
     endpoint: Arc<Endpoint>,
     health: Health,
     /// Why the newest check failed.
     health_reason: Arc<str>,
+    checked: bool,
     draining: bool,
     asleep: bool,
     ejection: Ejection,
@@ -36,6 +37,7 @@ impl Status {
             endpoint,
             health: Health::default(),
             health_reason: "not checked yet".into(),
+            checked: false,
             draining: false,
             asleep: false,
             ejection: Ejection::default(),
@@ -50,6 +52,7 @@ impl Status {
 
     /// Takes the outcome of a health check; true when it changes what others see.
     pub fn health_checked(&mut self, now: Mono, outcome: Result<(), &str>, thresholds: Thresholds) -> bool {
+        let first = !std::mem::replace(&mut self.checked, true);
         let changed = self.health.observe(outcome.is_ok(), thresholds);
         if changed && self.health.is_ready() {
             self.ready_since = Some(now);
@@ -64,7 +67,7 @@ impl Status {
             }
             _ => false,
         };
-        changed || reason_changed
+        first || changed || reason_changed
     }
 
     /// Takes a scrape; `picked` is what the endpoint's load counted when the page was asked for.
@@ -102,6 +105,11 @@ impl Status {
     /// The endpoint's key in the prefix index.
     pub fn id(&self) -> EndpointId {
         self.endpoint.id
+    }
+
+    /// Whether its health was ever checked.
+    pub const fn is_checked(&self) -> bool {
+        self.checked
     }
 
     /// Whether it takes requests.

@@ -24,7 +24,7 @@ use tokio::sync::oneshot;
 pub const TICK: Duration = Duration::from_millis(250);
 
 /// Between whom the queue is shared.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sharing {
     /// Request header that names the tenant; `None`: the API key does.
     pub tenant_header: Option<HeaderName>,
@@ -35,7 +35,7 @@ pub struct Sharing {
 }
 
 /// What a pool's configuration says of waiting.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct WaitingSettings {
     pub queue: QueueSettings,
     pub sharing: Sharing,
@@ -105,6 +105,7 @@ pub enum Admission {
 #[derive(Debug)]
 pub struct Waiting {
     pool: Arc<Pool>,
+    room: Arc<WaitingRoom>,
     ticket: Ticket,
     turn: oneshot::Receiver<Turn>,
 }
@@ -216,15 +217,13 @@ impl Waiting {
 
     /// Looks after the queue when nobody has done so for a [`TICK`].
     pub fn tick(&self, now: Mono) {
-        self.pool.tick(now);
+        self.pool.newest().tick(&self.room, now);
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some(room) = &self.pool.waiting {
-            room.leave(self.ticket);
-        }
+        self.room.leave(self.ticket);
     }
 }
 
@@ -247,7 +246,7 @@ impl Pool {
 
     fn queue_up(
         self: &Arc<Self>,
-        room: &WaitingRoom,
+        room: &Arc<WaitingRoom>,
         prompt: Prompt,
         claim: Claim,
         held: &Held,
@@ -267,6 +266,7 @@ impl Pool {
             Entered::Waits { ticket, gave_way } => {
                 let waits = Admission::Waits(Waiting {
                     pool: self.clone(),
+                    room: room.clone(),
                     ticket,
                     turn: receiver,
                 });
@@ -283,21 +283,18 @@ impl Pool {
 
     /// Something freed: whose turn it is goes. Costs nothing while nobody waits.
     pub fn freed(self: &Arc<Self>, now: Mono) {
-        let Some(room) = self
-            .waiting
-            .as_ref()
-            .filter(|room| room.len.load(Ordering::Relaxed) > 0)
-        else {
+        let newest = self.newest();
+        let room = newest.waiting.as_ref();
+        let Some(room) = room.filter(|room| room.len.load(Ordering::Relaxed) > 0) else {
             return;
         };
         // Who holds the lock pumps as well, or is about to.
         if let Some(mut inner) = room.inner.try_lock() {
-            self.pump_locked(room, &mut inner, now);
+            newest.pump_locked(room, &mut inner, now);
         }
     }
 
-    fn tick(self: &Arc<Self>, now: Mono) {
-        let Some(room) = &self.waiting else { return };
+    fn tick(self: &Arc<Self>, room: &WaitingRoom, now: Mono) {
         let mut inner = room.inner.lock();
         if inner.last_pump + TICK > now {
             return;

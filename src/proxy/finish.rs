@@ -62,7 +62,7 @@ pub fn finish(gateway: &Gateway, session: &Session, error: Option<&Error>, ctx: 
     count(gateway, ctx, status, elapsed);
     compare(ctx, &facts);
     judge_endpoint(gateway, ctx, outcome, &facts);
-    if gateway.access_log.is_on() && (status >= 400 || sampled(gateway.settings.access_log_sample)) {
+    if gateway.access_log.is_on() && (status >= 400 || sampled(gateway.settings.load().access_log_sample)) {
         log(gateway, session, ctx, outcome, status, &facts, elapsed);
     }
     if let Some(plan) = ctx.plan.take() {

@@ -20,6 +20,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use xxhash_rust::xxh3::xxh3_64;
 
+/// Longest wait for the first health checks of a pool that has just come up.
+const FIRST_CHECK: Duration = Duration::from_secs(2);
 /// Header by which a client names the conversation that a request belongs to.
 const SESSION_HEADER: &str = "x-session-id";
 
@@ -43,13 +45,13 @@ impl Gateway {
         if ctx.refused.is_some() {
             return Ok(false);
         }
-        if self.settings.cors.answers(session.req_header()) {
+        if self.settings.load().cors.answers(session.req_header()) {
             cors::preflight(session, ctx.cors_origin.clone()).await?;
             return Ok(true);
         }
         if models::asks_for_list(session.req_header(), ctx) && session.as_mut().is_body_empty() {
             // With keys of the gateway's own, the client's is none of the endpoints'.
-            let own_keys = self.settings.api_keys.are_required();
+            let own_keys = self.settings.load().api_keys.are_required();
             let client_key = session
                 .req_header()
                 .headers
@@ -84,6 +86,7 @@ impl Gateway {
                 return Ok(());
             }
         };
+        pool.settle(FIRST_CHECK).await;
         let admission = match &pool.waiting {
             Some(room) => pool.admit(prompt, claim(room.sharing(), headers, body.len()), self.now()),
             None => Admission::Placed(pool.place(prompt, self.now())),

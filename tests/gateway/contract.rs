@@ -276,15 +276,3 @@ async fn sigterm_lets_a_stream_end_and_exits_with_0() {
     assert!(response.text().contains("[DONE]"), "{}", response.text());
     assert_eq!(gateway.exit().await.code(), Some(0));
 }
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn sighup_ends_nothing() {
-    let upstream = Upstream::echo().await;
-    let mut gateway = Setup::of([upstream.address]).start().await;
-    gateway.signal("HUP");
-    eventually("the signal is logged", async || gateway.log().contains("SIGHUP")).await;
-    let mut client = gateway.client().await;
-    assert_eq!(ask(&mut client, "").await.status, 200);
-    gateway.signal("TERM");
-    assert_eq!(gateway.exit().await.code(), Some(0));
-}

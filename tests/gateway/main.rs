@@ -6,6 +6,7 @@ mod endings;
 mod framing;
 mod front;
 mod kv_events;
+mod life;
 mod overload;
 mod random_endings;
 mod seeds;

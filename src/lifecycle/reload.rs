@@ -1,0 +1,211 @@
+//! Takes a changed configuration into use while requests run.
+//!
+//! The file is validated first; with any fault the old configuration stays. Requests in flight keep the pools that they
+//! were placed in. Endpoints that the change does not touch keep their index entries, their health and their load.
+
+use super::{build, supervisor};
+use crate::config::{Config, Inspection};
+use crate::pool::{Endpoint, Pools};
+use crate::proxy::Gateway;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use tokio::task::JoinSet;
+
+/// How often the file is looked at when it is watched.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Configuration in use, and the tasks that depend on it.
+pub struct Reloader {
+    gateway: Arc<Gateway>,
+    path: PathBuf,
+    /// What the process was started with: part of it stays until a restart.
+    started: Config,
+    current: Config,
+    /// Watches by pool; a pool's end with its entry.
+    watches: BTreeMap<String, JoinSet<()>>,
+}
+
+impl Reloader {
+    /// Starts the watches of the gateway's pools.
+    pub fn start(gateway: Arc<Gateway>, config: Config, path: PathBuf) -> Self {
+        let mut reloader = Self {
+            watches: BTreeMap::new(),
+            started: config.clone(),
+            current: config,
+            gateway,
+            path,
+        };
+        reloader.watch_pools(&Pools::default());
+        reloader
+    }
+
+    /// Reloads whenever `signals` says so, and when the file changes if that is configured.
+    pub async fn run(mut self, mut signals: tokio::signal::unix::Signal) {
+        let mut seen = stamp(&self.path);
+        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        loop {
+            tokio::select! {
+                signal = signals.recv() => if signal.is_none() { return },
+                _ = ticks.tick(), if self.current.reload_on_change => {
+                    if stamp(&self.path) == seen {
+                        continue;
+                    }
+                }
+            }
+            seen = stamp(&self.path);
+            self.reload();
+        }
+    }
+
+    fn reload(&mut self) {
+        supervisor::reloading();
+        let outcome = self.try_reload();
+        let metrics = &self.gateway.metrics;
+        let label = if outcome.is_ok() { "success" } else { "failure" };
+        metrics.config_reloads.with_label_values(&[label]).inc();
+        metrics
+            .config_last_reload_successful
+            .set(if outcome.is_ok() { 1.0 } else { 0.0 });
+        match outcome {
+            Ok(()) => tracing::info!(file = %self.path.display(), "the configuration was reloaded"),
+            Err(fault) => {
+                tracing::error!(file = %self.path.display(), "the old configuration stays in use:\n{fault:#}");
+            }
+        }
+        supervisor::reloaded();
+    }
+
+    fn try_reload(&mut self) -> anyhow::Result<()> {
+        let new = Inspection::of_file(&self.path).into_result()?;
+        let settings = build::settings(&new)?;
+        let old_pools = self.gateway.pools.load_full();
+        let materials = build::Materials {
+            index: &self.gateway.index,
+            metrics: &self.gateway.metrics,
+        };
+        let pools = build::pools(&materials, &new, Some((&self.current, &old_pools)))?;
+        // From here on nothing fails.
+        self.gateway.settings.store(Arc::new(settings));
+        self.gateway.pools.store(Arc::new(pools));
+        self.replace(&old_pools);
+        for key in needs_restart(&self.started, &new) {
+            tracing::warn!("`{key}` was changed: that takes effect after a restart");
+        }
+        self.current = new;
+        self.watch_pools(&old_pools);
+        self.forget_gone(&old_pools);
+        Ok(())
+    }
+
+    fn replace(&self, old: &Pools) {
+        let pools = self.gateway.pools.load();
+        for old in old.iter() {
+            if let Some(new) = pools.by_name(&old.name).filter(|new| !Arc::ptr_eq(new, old)) {
+                old.replaced_by(new);
+            }
+        }
+    }
+
+    /// Ends the watches of pools that are gone or replaced, and starts those of new ones.
+    fn watch_pools(&mut self, old: &Pools) {
+        let pools = self.gateway.pools.load_full();
+        self.watches.retain(|name, _| {
+            let kept = pools.by_name(name).zip(old.by_name(name));
+            kept.is_some_and(|(new, old)| Arc::ptr_eq(new, old))
+        });
+        for of in &self.current.pools {
+            if let Some(pool) = pools.by_name(&of.name)
+                && !self.watches.contains_key(&of.name)
+            {
+                let mut tasks = JoinSet::new();
+                for watch in build::watches(of, pool, &self.gateway) {
+                    tasks.spawn(watch.run());
+                }
+                self.watches.insert(of.name.clone(), tasks);
+            }
+        }
+    }
+
+    /// Gives back what endpoints held that are no longer there.
+    fn forget_gone(&self, old: &Pools) {
+        let pools = self.gateway.pools.load();
+        for endpoint in endpoints(old) {
+            let mut named_so = endpoints(&pools)
+                .into_iter()
+                .filter(|new| new.pool == endpoint.pool && new.name == endpoint.name)
+                .peekable();
+            if named_so.peek().is_none() {
+                self.gateway
+                    .metrics
+                    .forget_endpoint(&endpoint.pool, &endpoint.name);
+            }
+            if !named_so.any(|new| new.id == endpoint.id) {
+                if let Some(feed) = &endpoint.feed {
+                    feed.stop();
+                }
+                self.gateway.index.release(endpoint.id);
+            }
+        }
+    }
+}
+
+fn endpoints(pools: &Pools) -> Vec<Arc<Endpoint>> {
+    let snapshots = pools.iter().map(|pool| pool.snapshot());
+    snapshots
+        .flat_map(|snapshot| {
+            let entries = snapshot.entries.iter();
+            entries.map(|entry| entry.endpoint.clone()).collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// What changes when the file is written or replaced.
+fn stamp(path: &Path) -> Option<(SystemTime, u64)> {
+    let metadata = std::fs::metadata(path).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
+}
+
+/// Keys whose change has no effect on a running process.
+fn needs_restart(started: &Config, new: &Config) -> Vec<&'static str> {
+    let (a, b) = (&started.limits, &new.limits);
+    let changes = [
+        ("listen", started.listen != new.listen),
+        ("admin", started.admin != new.admin),
+        ("threads", started.threads != new.threads),
+        ("limits.headers_timeout", a.headers_timeout != b.headers_timeout),
+        ("limits.send_timeout", a.send_timeout != b.send_timeout),
+        ("limits.buffered_bodies", a.buffered_bodies != b.buffered_bodies),
+        ("access_log.to", started.access_log.to != new.access_log.to),
+        ("shutdown", started.shutdown != new.shutdown),
+        ("prefix_index", started.prefix_index != new.prefix_index),
+        ("upgrade_socket", started.upgrade_socket != new.upgrade_socket),
+    ];
+    changes
+        .into_iter()
+        .filter(|(_, changed)| *changed)
+        .map(|(key, _)| key)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_what_needs_a_restart() {
+        let parse = |top: &str| {
+            let text = format!("{top}\npools: [{{ endpoints: [{{ url: 'http://10.0.0.1:8000' }}] }}]");
+            Config::parse(&text, "test").unwrap()
+        };
+        let started = parse("");
+        assert!(needs_restart(&started, &started).is_empty());
+        assert!(needs_restart(&started, &parse("limits: { request_body: 1MiB }")).is_empty());
+        let changed = parse("threads: 7\nlimits: { send_timeout: 1s }");
+        assert_eq!(
+            needs_restart(&started, &changed),
+            ["threads", "limits.send_timeout"]
+        );
+    }
+}
