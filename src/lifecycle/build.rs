@@ -93,7 +93,12 @@ impl Build<'_> {
         let mut pool = match before {
             Some((old, pool)) => {
                 let changed = old.scheduling != of.scheduling;
-                pool.successor(settings, changed.then(scheduler).transpose()?, endpoints, self.of.metrics)
+                pool.successor(
+                    settings,
+                    changed.then(scheduler).transpose()?,
+                    endpoints,
+                    self.of.metrics,
+                )
             }
             None => {
                 let (index, metrics) = (self.of.index.clone(), self.of.metrics);

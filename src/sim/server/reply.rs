@@ -118,22 +118,54 @@ fn put_stop_reason(out: &mut Vec<u8>, part: &Part) {
     }
 }
 
-/// `"usage":{..}` of a whole answer.
-fn put_usage(out: &mut Vec<u8>, job: &Job, usage: Usage) {
-    let Usage {
-        prompt_tokens,
-        completion_tokens,
-        cached_tokens,
-    } = usage;
-    let total = prompt_tokens + completion_tokens;
+/// How the answers of one API are told from the other's.
+struct Kind {
+    /// What ids begin with.
+    id: &'static str,
+    /// `object` of a whole answer.
+    object: &'static str,
+    /// `object` of a stream's events.
+    event: &'static str,
+}
+
+/// A whole answer up to its first choice.
+fn open_whole(kind: &Kind, job: &Job, generation: &Generation) -> Vec<u8> {
+    const FRAME_BYTES: usize = 640;
+    let texts = generation.parts.iter().map(|part| part.output.text.len());
+    let mut out = Vec::with_capacity(FRAME_BYTES + texts.sum::<usize>());
     put!(
         out,
-        r#""usage":{{"prompt_tokens":{prompt_tokens},"total_tokens":{total},"completion_tokens":{completion_tokens},"prompt_tokens_details":"#
+        r#"{{"id":"{}-{}","object":"{}","created":{},"model":"#,
+        kind.id,
+        job.id,
+        kind.object,
+        job.created
     );
+    put_json_str(&mut out, &job.request.model);
+    put!(out, r#","choices":["#);
+    out
+}
+
+/// Every event of a stream up to its first choice.
+fn stream_head(kind: &Kind, job: &Job) -> String {
+    let (id, created, model) = (&job.id, job.created, json_str(&job.request.model));
+    let Kind {
+        id: prefix, event, ..
+    } = kind;
+    format!(
+        r#"data: {{"id":"{prefix}-{id}","object":"{event}","created":{created},"model":{model},"choices":["#
+    )
+}
+
+/// `"usage":{..}` of a whole answer.
+fn put_usage(out: &mut Vec<u8>, job: &Job, usage: Usage) {
+    put_token_counts(out, usage);
+    put!(out, r#","prompt_tokens_details":"#);
     if job.details {
         put!(
             out,
-            r#"{{"cached_tokens":{cached_tokens},"created_cache_tokens":null,"multimodal_tokens":null}}"#
+            r#"{{"cached_tokens":{},"created_cache_tokens":null,"multimodal_tokens":null}}"#,
+            usage.cached_tokens
         );
     } else {
         put!(out, "null");
@@ -143,23 +175,24 @@ fn put_usage(out: &mut Vec<u8>, job: &Job, usage: Usage) {
 
 /// `"usage":{..}` of a stream event; `last` when it is the one after all choices.
 fn put_stream_usage(out: &mut Vec<u8>, job: &Job, usage: Usage, last: bool) {
-    let Usage {
-        prompt_tokens,
-        completion_tokens,
-        cached_tokens,
-    } = usage;
-    let total = prompt_tokens + completion_tokens;
-    put!(
-        out,
-        r#""usage":{{"prompt_tokens":{prompt_tokens},"total_tokens":{total},"completion_tokens":{completion_tokens}"#
-    );
+    put_token_counts(out, usage);
     if last && job.details {
         put!(
             out,
-            r#","prompt_tokens_details":{{"cached_tokens":{cached_tokens}}}"#
+            r#","prompt_tokens_details":{{"cached_tokens":{}}}"#,
+            usage.cached_tokens
         );
     }
     out.push(b'}');
+}
+
+fn put_token_counts(out: &mut Vec<u8>, usage: Usage) {
+    let (prompt, completion) = (usage.prompt_tokens, usage.completion_tokens);
+    let total = prompt + completion;
+    put!(
+        out,
+        r#""usage":{{"prompt_tokens":{prompt},"total_tokens":{total},"completion_tokens":{completion}"#
+    );
 }
 
 /// Ends the event of one choice: what comes after its closing brace.

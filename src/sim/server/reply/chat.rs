@@ -2,22 +2,14 @@
 
 use super::*;
 
+const KIND: Kind = Kind {
+    id: "chatcmpl",
+    object: "chat.completion",
+    event: "chat.completion.chunk",
+};
+
 pub(super) fn whole(job: &Job, generation: &Generation) -> Vec<u8> {
-    let mut out = Vec::with_capacity(
-        640 + generation
-            .parts
-            .iter()
-            .map(|p| p.output.text.len())
-            .sum::<usize>(),
-    );
-    put!(
-        out,
-        r#"{{"id":"chatcmpl-{}","object":"chat.completion","created":{},"model":"#,
-        job.id,
-        job.created
-    );
-    put_json_str(&mut out, &job.request.model);
-    put!(out, r#","choices":["#);
+    let mut out = open_whole(&KIND, job, generation);
     for (index, part) in generation.parts.iter().enumerate() {
         put_choice(&mut out, job, index, part);
     }
@@ -65,10 +57,7 @@ pub(super) struct Stream {
 
 impl Stream {
     pub(super) fn new(job: &Job) -> Self {
-        let (id, created, model) = (&job.id, job.created, json_str(&job.request.model));
-        let head = format!(
-            r#"data: {{"id":"chatcmpl-{id}","object":"chat.completion.chunk","created":{created},"model":{model},"choices":["#
-        );
+        let head = stream_head(&KIND, job);
         Self { head }
     }
 }
