@@ -22,6 +22,7 @@ mod verdict;
 pub use context::Context;
 
 use crate::config::schema::{Forwarded, ResponseHeaders};
+use crate::datalayer::dns::Dns;
 use crate::lifecycle::Drain;
 use crate::openai::PathKind;
 use crate::pool::Pools;
@@ -63,6 +64,8 @@ pub struct Gateway {
     pub drain: Drain,
     /// Connections for what the gateway itself asks endpoints.
     pub connector: Arc<Connector>,
+    /// Finds the addresses of endpoints.
+    pub dns: ArcSwap<Dns>,
 }
 
 /// What the configuration says of every request.

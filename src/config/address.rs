@@ -216,6 +216,12 @@ pub(super) fn listen_schema(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "string", "format": "homing-listen", "pattern": r":[0-9]+$|\$\{" })
 }
 
+/// Schema of a list of IP addresses with ports.
+pub(super) fn addresses_schema(generator: &mut SchemaGenerator) -> Schema {
+    let one = listen_schema(generator);
+    json_schema!({ "type": "array", "items": one })
+}
+
 impl JsonSchema for ListenAddresses {
     fn inline_schema() -> bool {
         true

@@ -19,7 +19,7 @@ pub use scheduling::{
     TokenLoad,
 };
 
-use super::address::{ListenAddresses, listen_schema};
+use super::address::{ListenAddresses, addresses_schema, listen_schema};
 use super::units::{ByteSize, Period};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -52,6 +52,8 @@ pub struct Config {
     pub access_log: AccessLog,
     /// Read this file again when it changes, as on SIGHUP.
     pub reload_on_change: bool,
+    /// How the host names of endpoints are resolved.
+    pub dns: Dns,
     /// What happens on SIGTERM.
     pub shutdown: Shutdown,
     /// Where `homing run --upgrade` takes the listeners over from a running gateway. Keep it in a folder that only
@@ -76,6 +78,7 @@ impl Default for Config {
             response_headers: ResponseHeaders::default(),
             access_log: AccessLog::default(),
             reload_on_change: false,
+            dns: Dns::default(),
             shutdown: Shutdown::default(),
             upgrade_socket: PathBuf::from("/run/homing/upgrade.sock"),
             prefix_index: PrefixIndex::default(),
@@ -205,6 +208,16 @@ impl From<AccessLogTarget> for String {
             AccessLogTarget::File(path) => path.to_string_lossy().into_owned(),
         }
     }
+}
+
+/// How the host names of endpoints are resolved. They are asked for again when their time to live is over, not
+/// before a second has passed and after 30 seconds at the latest.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Dns {
+    /// Name servers to ask instead of those in /etc/resolv.conf.
+    #[schemars(schema_with = "addresses_schema", example = ["10.96.0.10:53"])]
+    pub servers: Vec<SocketAddr>,
 }
 
 /// What happens on SIGTERM.

@@ -2,8 +2,8 @@
 
 use super::fetch::Page;
 use super::models::Models;
-use super::restart;
 use super::vllm::EngineMetrics;
+use super::{resolve, restart};
 use crate::config::schema;
 use crate::kv_events::feed::Feed;
 use crate::pool::health::Thresholds;
@@ -21,8 +21,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// How often an endpoint's host name is resolved again.
-const RESOLVE_EVERY: Duration = Duration::from_secs(5);
 /// An endpoint with nothing in flight is scraped this much less often.
 const IDLE_FACTOR: u32 = 10;
 /// And never less often than this, so that what it reports stays fresh.
@@ -58,43 +56,11 @@ impl Watch {
             feed.start(&self.pool.index, self.endpoint.id);
         }
         tokio::join!(
-            self.resolve(),
+            resolve::follow(&self.gateway, &self.pool, &self.endpoint),
             self.check_health(),
             self.scrape(),
             self.ask_models()
         );
-    }
-
-    async fn resolve(&self) {
-        if self.endpoint.url.host().parse::<std::net::IpAddr>().is_ok() {
-            return;
-        }
-        let mut ticks = steady(RESOLVE_EVERY);
-        loop {
-            ticks.tick().await;
-            let host = (self.endpoint.url.host(), self.endpoint.url.port());
-            let Ok(found) = tokio::net::lookup_host(host).await else {
-                continue;
-            };
-            let addresses: Vec<SocketAddr> = found.collect();
-            // An address that is still among the answers is kept: the order of answers means nothing.
-            if self
-                .endpoint
-                .address()
-                .is_some_and(|now| addresses.contains(&now))
-            {
-                continue;
-            }
-            if let Some(&address) = addresses.first()
-                && self.endpoint.set_address(address)
-            {
-                tracing::info!(endpoint = %self.endpoint.name, %address, "the name has a new address");
-                self.pool.index.clear(self.endpoint.id);
-                if let Some(feed) = &self.endpoint.feed {
-                    feed.reset();
-                }
-            }
-        }
     }
 
     /// Keeps the names of LoRA adapters, whose blocks are kept apart, up to date.

@@ -5,6 +5,7 @@
 
 use super::{build, supervisor};
 use crate::config::{Config, Inspection};
+use crate::datalayer::dns::Dns;
 use crate::pool::{Endpoint, Pools};
 use crate::proxy::Gateway;
 use std::collections::BTreeMap;
@@ -88,6 +89,8 @@ impl Reloader {
         let pools = build::pools(&materials, &new, Some((&self.current, &old_pools)))?;
         // From here on nothing fails.
         self.gateway.settings.store(Arc::new(settings));
+        // Also what the system says of name servers and hosts may have changed.
+        self.gateway.dns.store(Arc::new(Dns::new(&new.dns.servers)));
         self.gateway.pools.store(Arc::new(pools));
         self.replace(&old_pools);
         for key in needs_restart(&self.started, &new) {

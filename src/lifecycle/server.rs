@@ -6,6 +6,7 @@ use crate::admin::guard::Guard;
 use crate::admin::{self, Admin};
 use crate::config::Config;
 use crate::config::schema::AccessLogTarget;
+use crate::datalayer::dns::Dns;
 use crate::prefix::PrefixIndex;
 use crate::proxy::budget::BodyBudget;
 use crate::proxy::guarded::{ConnectionLimits, Guarded};
@@ -110,6 +111,7 @@ pub fn gateway(config: &Config) -> anyhow::Result<Gateway> {
         decisions: Default::default(),
         drain: Drain::default(),
         connector: Arc::new(Connector::new(None)),
+        dns: ArcSwap::from_pointee(Dns::new(&config.dns.servers)),
         metrics,
     })
 }

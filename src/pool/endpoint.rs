@@ -14,6 +14,7 @@ use pingora_core::upstreams::peer::HttpPeer;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Engines behind uvicorn close idle connections after 5 s; a kept connection must be given up before.
@@ -55,6 +56,8 @@ pub struct Endpoint {
     /// Handles of its metric series.
     pub metrics: EndpointMetrics,
     address: ArcSwapOption<SocketAddr>,
+    /// How often the address has changed.
+    moves: AtomicU64,
 }
 
 impl Endpoint {
@@ -68,6 +71,7 @@ impl Endpoint {
             name: of.name.into(),
             url: of.url.clone(),
             address: ArcSwapOption::from_pointee(literal_address(of.url)),
+            moves: AtomicU64::new(0),
             host_header,
             id,
             load: Arc::default(),
@@ -95,13 +99,19 @@ impl Endpoint {
         };
         let mut peer = HttpPeer::new(address, tls, sni);
         peer.options.idle_timeout = Some(KEEPALIVE);
+        // Connections from before a move are not used again, not even when the name moves back.
+        peer.group_key = self.moves.load(Ordering::Relaxed);
         peer
     }
 
     /// Takes a newly resolved address; true when it differs from the one before.
     pub fn set_address(&self, address: SocketAddr) -> bool {
         let old = self.address.swap(Some(Arc::new(address)));
-        old.is_some_and(|old| *old != address)
+        let moved = old.is_some_and(|old| *old != address);
+        if moved {
+            self.moves.fetch_add(1, Ordering::Relaxed);
+        }
+        moved
     }
 
     /// Whether one more request would exceed `max_inflight`.

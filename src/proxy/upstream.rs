@@ -18,7 +18,9 @@ use std::time::Duration;
 
 /// A connection of a group of its own is never taken from the pool: a retry on the same endpoint must not meet
 /// another kept connection that is dead as well.
-static FRESH_GROUP: AtomicU64 = AtomicU64::new(1);
+///
+/// Far from the groups of endpoints that have moved.
+static FRESH_GROUP: AtomicU64 = AtomicU64::new(1 << 63);
 
 /// A load report is not asked for, and left unread, when the endpoint was sampled this recently.
 const FRESH_ENOUGH: Duration = Duration::from_millis(10);

@@ -7,6 +7,7 @@ mod framing;
 mod front;
 mod kv_events;
 mod life;
+mod names;
 mod overload;
 mod random_endings;
 mod seeds;

@@ -5,6 +5,7 @@
 //! inside scripts, where they are the fault under test.
 
 pub mod client;
+pub mod dns;
 pub mod gateway;
 pub mod h2c;
 pub mod metrics;
