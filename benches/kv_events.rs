@@ -1,11 +1,23 @@
-//! Decoding and applying an engine's KV events on one core, in blocks per second.
+//! Decoding and applying an engine's KV events on one core, in blocks per second. Printed first: the whole way from
+//! messages to the prefix index while another thread looks prompts up in it, and what that does to the lookups.
+//!
+//! `cargo bench --bench kv_events`
 
 use divan::{Bencher, black_box, counter::ItemsCount};
 use homing::kv_events::codec::decode;
 use homing::kv_events::ownership::{BlockSink, Limits, Ownership};
+use homing::kv_events::sink::IndexSink;
+use homing::prefix::{BlockHash, EndpointId, PrefixIndex, block_hash};
 use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 fn main() {
+    // `cargo test --benches` and list modes only want to see that it runs.
+    if std::env::args().any(|arg| arg == "--bench") {
+        [16, 128].into_iter().for_each(print_beside_lookups);
+    }
     divan::main();
 }
 
@@ -60,11 +72,12 @@ fn removed(blocks: std::ops::Range<u64>, _: u64) -> Vec<Value> {
     blocks.rev().map(event).collect()
 }
 
-fn apply(ownership: &mut Ownership, messages: &[Vec<u8>], sink: &mut Count) {
+fn apply(ownership: &mut Ownership, messages: &[Vec<u8>], sink: &mut impl BlockSink) {
     for message in messages {
         for event in decode(black_box(message)).expect("well-formed").events {
             ownership.apply(&event, sink);
         }
+        sink.flush();
     }
 }
 
@@ -90,4 +103,98 @@ fn store_and_remove(bencher: Bencher, block_size: u64) {
         apply(&mut ownership, &stores, &mut sink);
         apply(&mut ownership, &removes, &mut sink);
     });
+}
+
+const ROUNDS: usize = 9;
+const ROUND: Duration = Duration::from_millis(400);
+const OWNERS: usize = 8;
+const CHAIN: usize = 64;
+
+/// CPU time of this thread so far: other processes on the machine do not count.
+fn cpu_time() -> Duration {
+    let spent = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = spent.split(' ').next().and_then(|nanos| nanos.parse().ok());
+    Duration::from_nanos(nanos.expect("Linux tells how long a thread ran"))
+}
+
+/// An index at work: eight endpoints hold the prompts that are looked up, and many others.
+struct Index {
+    index: Arc<PrefixIndex>,
+    ids: Vec<EndpointId>,
+    prompts: Vec<Vec<BlockHash>>,
+}
+
+impl Index {
+    fn new() -> Self {
+        let index = Arc::new(PrefixIndex::new(256 << 20));
+        let ids: Vec<_> = (0..OWNERS).filter_map(|_| index.register(1 << 18)).collect();
+        let chain = |name: u64| {
+            let next = |&parent: &u64| Some(block_hash(parent, &name.to_le_bytes()));
+            std::iter::successors(Some(block_hash(name, b"")), next)
+                .take(CHAIN)
+                .collect::<Vec<_>>()
+        };
+        let prompts: Vec<_> = (0..1024).map(chain).collect();
+        for path in &prompts {
+            ids.iter().for_each(|&id| index.insert(id, path));
+        }
+        Self { index, ids, prompts }
+    }
+
+    /// CPU nanoseconds per lookup.
+    fn look_up(&self) -> f64 {
+        let (begun, started) = (Instant::now(), cpu_time());
+        let mut out = [0; OWNERS];
+        let mut lookups = 0_u32;
+        while begun.elapsed() < ROUND {
+            for path in &self.prompts {
+                self.index.matches(black_box(path), &mut out);
+            }
+            lookups += self.prompts.len() as u32;
+        }
+        (cpu_time() - started).as_nanos() as f64 / f64::from(lookups)
+    }
+
+    /// Stores and evicts blocks of the first endpoint until `done`; millions of blocks per CPU second.
+    fn apply(&self, rounds: &[Vec<Vec<u8>>; 2], done: impl Fn() -> bool) -> f64 {
+        let mut sink = IndexSink::new(Arc::clone(&self.index), self.ids[0]);
+        let mut ownership = Ownership::new(Limits::default());
+        let started = cpu_time();
+        let mut blocks = 0;
+        while !done() {
+            rounds
+                .iter()
+                .for_each(|messages| apply(&mut ownership, messages, &mut sink));
+            blocks += 2 * BLOCKS;
+        }
+        blocks as f64 / (cpu_time() - started).as_secs_f64() / 1e6
+    }
+}
+
+/// Rounds alone and together take turns, so that a busy machine disturbs both alike; medians.
+fn print_beside_lookups(block_size: u64) {
+    let work = Index::new();
+    let rounds = [messages(block_size, stored), messages(block_size, removed)];
+    let mut seen = [const { Vec::new() }; 4];
+    for _ in 0..ROUNDS {
+        seen[0].push(work.look_up());
+        let begun = Instant::now();
+        seen[1].push(work.apply(&rounds, || begun.elapsed() >= ROUND));
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let writer = scope.spawn(|| work.apply(&rounds, || done.load(Ordering::Relaxed)));
+            seen[2].push(work.look_up());
+            done.store(true, Ordering::Relaxed);
+            seen[3].push(writer.join().expect("the writer ends"));
+        });
+    }
+    let [lookup, rate, lookup_beside, rate_beside] = seen.map(|mut of| {
+        of.sort_by(f64::total_cmp);
+        of[ROUNDS / 2]
+    });
+    println!(
+        "blocks of {block_size} tokens, stored and removed: {rate:.1} M blocks/s, {rate_beside:.1} beside lookups; \
+         a lookup of {CHAIN} blocks: {lookup:.0} ns, {lookup_beside:.0} beside events ({:+.0} %)",
+        (lookup_beside / lookup - 1.0) * 100.0
+    );
 }

@@ -1,8 +1,8 @@
 //! What reading a request and a response costs: `cargo bench --bench openai`.
 
-use divan::counter::BytesCount;
+use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
-use homing::openai::{Fed, PathKind, Peek, PromptSink, UsageScanner};
+use homing::openai::{AnswerReader, Fed, PathKind, Peek, PromptSink, UsageScanner};
 use serde_json::json;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -146,27 +146,46 @@ fn peek_and_feed_chain(bencher: Bencher, name: &str) {
 }
 
 /// 50 events, one per chunk, as an engine writes them; the last ones hold the reason of the end and the usage.
-#[divan::bench]
-fn sse_50_events(bencher: Bencher) {
+fn events() -> Vec<String> {
     let head = r#"data: {"id":"cmpl-b907e882cb4bda2e","object":"text_completion","created":1795950968,"model":"m","choices":["#;
-    let event = |finish: &str| {
+    let event = |text: &str, finish: &str| {
         format!(
-            "{head}{{\"index\":0,\"text\":\" M\",\"logprobs\":null,\"finish_reason\":{finish},\"stop_reason\":null,\"token_ids\":null}}]}}\n\n"
+            "{head}{{\"index\":0,\"text\":\"{text}\",\"logprobs\":null,\"finish_reason\":{finish},\"stop_reason\":null,\"token_ids\":null}}]}}\n\n"
         )
     };
-    let mut events = vec![event("null"); 47];
-    events.push(event("\"length\""));
+    // Every tenth word ends a line.
+    let text = |n| if n % 10 == 9 { "\\n" } else { " word" };
+    let mut events: Vec<_> = (0..47).map(|n| event(text(n), "null")).collect();
+    events.push(event(".", "\"length\""));
     events.push(format!(
         "{head}],\"usage\":{{\"prompt_tokens\":100,\"total_tokens\":148,\"completion_tokens\":48}}}}\n\n"
     ));
     events.push("data: [DONE]\n\n".to_owned());
-    bencher
-        .counter(divan::counter::ItemsCount::new(events.len()))
-        .bench(|| {
-            let mut scanner = UsageScanner::new(true);
-            events
-                .iter()
-                .for_each(|event| scanner.push(black_box(event.as_bytes())));
-            scanner.finish()
-        });
+    events
+}
+
+#[divan::bench]
+fn sse_50_events(bencher: Bencher) {
+    let events = events();
+    bencher.counter(ItemsCount::new(events.len())).bench(|| {
+        let mut scanner = UsageScanner::new(true);
+        events
+            .iter()
+            .for_each(|event| scanner.push(black_box(event.as_bytes())));
+        scanner.finish()
+    });
+}
+
+/// The same events, and the keys of their text.
+#[divan::bench]
+fn sse_50_events_answer(bencher: Bencher) {
+    let events = events();
+    bencher.counter(ItemsCount::new(events.len())).bench(|| {
+        let mut reader = AnswerReader::new(PathKind::Completions, true);
+        let mut chain = Chain::new();
+        events
+            .iter()
+            .for_each(|event| reader.push(black_box(event.as_bytes()), &mut chain));
+        reader.finish(&mut chain)
+    });
 }

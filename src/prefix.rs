@@ -22,6 +22,7 @@ mod atomic {
 
 pub use hash::{Chain, ChainHasher, Chunking, PromptKeys, block_hash, chain_root, seed};
 pub use index::{PrefixIndex, Provisional};
+pub use owner::LastUse;
 
 /// Names one endpoint incarnation in the prefix index and in scheduling; `0..MAX_ENDPOINTS`, reused after release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -10,6 +10,7 @@ pub mod guarded;
 mod answer;
 mod buffered;
 mod context;
+mod extension;
 mod finish;
 mod framing;
 mod headers;

@@ -219,6 +219,9 @@ impl Watch {
             .find_map(|rank| rank.block_size)
             .or(engine.block_size);
         let block_tokens = engine.block_size.unwrap_or(DEFAULT_BLOCK_TOKENS);
+        let counters = engine
+            .prefix_cache_hits_tokens
+            .zip(engine.prefix_cache_queries_tokens);
         self.pool.update(self.at, |status| {
             restarted = restart::between(status.engine(), &engine);
             status.scraped(now, picked, engine);
@@ -234,6 +237,9 @@ impl Watch {
                 self.endpoint.trust.forget();
             }
             None => {}
+        }
+        if let Some((hits, queries)) = counters {
+            self.endpoint.trust.counted(hits, queries);
         }
         let Some(tokens) = capacity else { return };
         let blocks = if self.endpoint.feed.is_some() {

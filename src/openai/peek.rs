@@ -52,6 +52,7 @@ fields! {
     CacheSalt = "cache_salt",
     N = "n",
     BestOf = "best_of",
+    Echo = "echo",
     Priority = "priority",
     SessionId = "session_id",
     PromptCacheKey = "prompt_cache_key",
@@ -180,6 +181,11 @@ impl<'a> Peek<'a> {
     /// How many completions the engine makes per prompt to choose from, at least [`Self::n`].
     pub fn best_of(&self) -> u32 {
         self.count(Field::BestOf).unwrap_or(1).max(self.n())
+    }
+
+    /// Whether a completion is to begin with its prompt.
+    pub fn echo(&self) -> bool {
+        self.value(Field::Echo) == b"true"
     }
 
     /// The request's priority in the engine's queue: lower goes first, 0 when none is given.

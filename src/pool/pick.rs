@@ -372,6 +372,9 @@ impl Pool {
             let chains = prompt.chains(block_tokens).into_iter();
             provisional.extend(chains.map(|chain| self.index.store(endpoint.id, chain)));
         }
+        if let Some(stored) = provisional.first() {
+            endpoint.trust.sent(now, stored.position());
+        }
         Attempt {
             block_tokens,
             match_tokens: to.match_tokens,
@@ -379,6 +382,7 @@ impl Pool {
             endpoint,
             dispatch,
             reservation,
+            last_use: provisional.first().and_then(Provisional::last_use),
             provisional,
         }
     }

@@ -5,9 +5,9 @@ use super::keys::Keys;
 use super::load::Reservation;
 use super::prompt::{Prompt, PromptShape};
 use super::snapshot::Snapshot;
-use super::trust::Verdict;
+use super::trust::{Comparison, Verdict};
 use super::{CHUNK_BYTES, Pool};
-use crate::prefix::{EndpointId, Provisional};
+use crate::prefix::{BlockHash, EndpointId, LastUse, Provisional};
 use crate::scheduling::{Decision, Dispatch};
 use crate::time::Mono;
 use smallvec::SmallVec;
@@ -38,6 +38,8 @@ pub struct Attempt {
     pub active_before: u64,
     /// Tokens per KV block of the endpoint, when it was picked.
     pub block_tokens: u32,
+    /// Where the prompt's entries stood in the index before this try; `None` when it had none there.
+    pub(super) last_use: Option<LastUse>,
     /// Index entries written for this try, one per chain; emptied when they are confirmed or undone.
     pub(super) provisional: SmallVec<[Provisional; 1]>,
 }
@@ -118,9 +120,19 @@ impl Plan {
         }
     }
 
-    /// Learns from the engine's own count of cached tokens, where the index goes by what was sent. `prompt_tokens`
-    /// is the engine's count of the prompt.
-    pub fn learn_match(&self, cached_tokens: u64, prompt_tokens: u64) {
+    /// The engine has generated `blocks`, which go on with the prompt's chain, and caches them too.
+    ///
+    /// They become more recent than the prompt's own, which were sent before the engine began to generate them: by
+    /// as much as that took they outlive their parents in the index, where nothing finds them any more.
+    pub fn extend(&self, blocks: &[BlockHash]) {
+        if let Some(attempt) = self.attempt.as_ref().filter(|_| !blocks.is_empty()) {
+            self.pool.index.insert(attempt.endpoint.id, blocks);
+        }
+    }
+
+    /// Learns from the engine's own count of cached tokens, if it gave one, where the index goes by what was sent.
+    /// `prompt_tokens` is the engine's count of the prompt.
+    pub fn learn_match(&self, cached_tokens: Option<u64>, prompt_tokens: u64) {
         let (Some(attempt), Some(Keys::Chunks(keys))) = (&self.attempt, &self.prompt.keys) else {
             return;
         };
@@ -133,9 +145,22 @@ impl Plan {
         let chunk_tokens = CHUNK_BYTES as f64 * prompt_tokens as f64 / keys.total_bytes().max(1) as f64;
         let tolerance = u64::from(attempt.block_tokens) + chunk_tokens.ceil() as u64;
         let endpoint = &attempt.endpoint;
-        if endpoint.trust.observe(predicted, cached_tokens, tolerance) == Verdict::Drop {
-            for chain in self.prompt.chains(attempt.block_tokens) {
-                self.pool.index.truncate(endpoint.id, chain, 0);
+        let Some(reported) = cached_tokens else {
+            return endpoint.trust.served(predicted, prompt_tokens);
+        };
+        let verdict = endpoint.trust.observe(Comparison {
+            predicted,
+            reported,
+            tolerance,
+            last_use: attempt.last_use,
+        });
+        match verdict {
+            Verdict::Keep => {}
+            Verdict::EvictBefore(position) => self.pool.index.evict_before(endpoint.id, position),
+            Verdict::Drop => {
+                for chain in self.prompt.chains(attempt.block_tokens) {
+                    self.pool.index.truncate(endpoint.id, chain, 0);
+                }
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::keys::Keys;
 use super::tokens::TokenRate;
-use crate::prefix::{BlockHash, PromptKeys};
+use crate::prefix::{BlockHash, ChainHasher, PromptKeys};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -18,6 +18,8 @@ pub struct Prompt {
     /// The estimate's source, to learn from the engine's own count; `None` when `tokens` is exact.
     pub rate: Option<Arc<TokenRate>>,
     pub max_output_tokens: Option<u32>,
+    /// Goes on with the keys when the answer is known; `None` where its next turn is not foreseen.
+    pub continuation: Option<Box<ChainHasher>>,
     /// Whether serving it leaves its KV blocks in the engine's cache.
     pub fills_cache: bool,
     pub stream: bool,
@@ -42,6 +44,7 @@ impl Prompt {
             tokens: 0,
             rate: None,
             max_output_tokens: None,
+            continuation: None,
             fills_cache: false,
             stream: false,
             session: None,

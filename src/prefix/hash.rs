@@ -61,7 +61,7 @@ pub struct Chunking {
 /// Cuts a byte stream into chunks and chains their hashes; where segments begin and end does not matter.
 ///
 /// Chunks that lie within one segment are hashed in place, only those that span segments are copied.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ChainHasher {
     chunking: Chunking,
     root: u64,
@@ -134,6 +134,26 @@ impl ChainHasher {
     pub fn finish(mut self) -> PromptKeys {
         self.next_prompt();
         self.keys
+    }
+
+    /// As [`Self::finish`], and a hasher that goes on from the end of the last prompt: its full blocks follow those
+    /// of the keys, and its room is what they leave.
+    pub fn finish_and_continue(self) -> (PromptKeys, Self) {
+        let next = Self {
+            chunking: Chunking {
+                max_blocks: self.chunking.max_blocks.saturating_sub(self.keys.hashes.len()),
+                ..self.chunking
+            },
+            root: self.parent,
+            parent: self.parent,
+            carry: self.carry.clone(),
+            chain: Chain::default(),
+            keys: PromptKeys {
+                chunk_bytes: self.chunking.chunk_bytes,
+                ..PromptKeys::default()
+            },
+        };
+        (self.finish(), next)
     }
 
     /// Completes the chunk begun by earlier segments; gives back what is left of `segment`.

@@ -2,7 +2,7 @@
 
 use super::bits::Bits;
 use super::budget::Budget;
-use super::owner::Owner;
+use super::owner::{LastUse, Owner};
 use super::table::{BATCH, Key, Table};
 use super::{BlockHash, EndpointId, MAX_ENDPOINTS};
 use parking_lot::Mutex;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 const MIN_MEMORY_BYTES: usize = 1 << 20;
 /// Bytes besides table and rings.
 const FIXED_BYTES: usize = MAX_ENDPOINTS * (size_of::<Endpoint>() + size_of::<Option<usize>>());
-/// Evictions per hold of an endpoint's lock while its capacity shrinks.
+/// Evictions per hold of an endpoint's lock while many blocks go.
 const SHRINK_STEPS: usize = 4096;
 
 /// Chained blocks and the endpoints that own them, within one memory bound.
@@ -57,6 +57,20 @@ pub struct Provisional {
     incarnation: u64,
     undos: u64,
     open: Bits,
+    position: u64,
+    last_use: Option<LastUse>,
+}
+
+impl Provisional {
+    /// Where the store stands in the order in which the endpoint's blocks were used; positions grow.
+    pub const fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Where the blocks of the chain that were owned before stood; `None` when there were none.
+    pub const fn last_use(&self) -> Option<LastUse> {
+        self.last_use
+    }
 }
 
 impl PrefixIndex {
@@ -198,18 +212,35 @@ impl PrefixIndex {
     ///
     /// Blocks that nobody has confirmed yet stay provisional: confirm once the engine has taken the prompt, or undo.
     pub fn store(&self, id: EndpointId, chain: &[BlockHash]) -> Provisional {
-        let stored = self.write(id, |owner| Provisional {
-            id,
-            incarnation: owner.incarnation(),
-            undos: owner.undos(),
-            open: owner.store(&self.table, chain, true),
+        let stored = self.write(id, |owner| {
+            let undos = owner.undos();
+            let stored = owner.store(&self.table, chain, true);
+            Provisional {
+                id,
+                incarnation: owner.incarnation(),
+                undos,
+                open: stored.open,
+                position: stored.position,
+                last_use: stored.last_use,
+            }
         });
         stored.unwrap_or(Provisional {
             id,
             incarnation: 0,
             undos: 0,
             open: Bits::default(),
+            position: 0,
+            last_use: None,
         })
+    }
+
+    /// Evicts every block that the endpoint used last before `position` (see [`Provisional::last_use`]): its engine
+    /// turned out to have evicted what stood there, and evicts in the same order.
+    pub fn evict_before(&self, id: EndpointId, position: u64) {
+        while self.write(id, |owner| {
+            owner.evict_before(&self.table, position, SHRINK_STEPS)
+        }) == Some(false)
+        {}
     }
 
     /// Takes back what the store made provisional, unless another request has confirmed it meanwhile.

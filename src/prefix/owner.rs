@@ -65,7 +65,7 @@ impl Owner {
     /// Positions in the ring are reserved for the whole chain, then blocks already owned are touched, then room
     /// is made, then the others are added: so no block of the chain is evicted to make room for another, and
     /// the capacity is not exceeded for a moment.
-    pub(super) fn store(&mut self, table: &Table, chain: &[BlockHash], provisional: bool) -> Bits {
+    pub(super) fn store(&mut self, table: &Table, chain: &[BlockHash], provisional: bool) -> Stored {
         let chain = &chain[..chain.len().min(self.capacity)];
         self.make_room_in_ring(table, chain.len());
         let write = Write {
@@ -74,13 +74,31 @@ impl Owner {
             provisional,
         };
         let mut open = Bits::new(chain.len());
-        let missing = self.touch(table, chain, write, &mut open);
+        let (missing, last_use) = self.touch(table, chain, write, &mut open);
         let missing_count = missing.count();
         if missing_count > 0 {
             self.evict_down_to(table, self.capacity - missing_count);
             self.add(table, chain, write, &missing, &mut open);
         }
-        open
+        Stored {
+            open,
+            position: write.first,
+            last_use,
+        }
+    }
+
+    /// Evicts at most `steps` blocks that were last used before `position`; false while there are more.
+    pub(super) fn evict_before(&mut self, table: &Table, position: u64, steps: usize) -> bool {
+        for _ in 0..steps {
+            let Some((at, record)) = self.ring.pop_before(position) else {
+                return true;
+            };
+            if let Some(entry) = table.recall(record, self.id, at) {
+                table.vacate(entry);
+                self.blocks -= 1;
+            }
+        }
+        false
     }
 
     /// Confirms the blocks of `chain` that are set in `open`.
@@ -146,8 +164,15 @@ impl Owner {
         table.find(table.key(hash), self.id)
     }
 
-    fn touch(&mut self, table: &Table, chain: &[BlockHash], write: Write, open: &mut Bits) -> Bits {
+    fn touch(
+        &mut self,
+        table: &Table,
+        chain: &[BlockHash],
+        write: Write,
+        open: &mut Bits,
+    ) -> (Bits, Option<LastUse>) {
         let mut missing = Bits::new(chain.len());
+        let mut last_use: Option<LastUse> = None;
         let mut keys = [Key::default(); BATCH];
         let mut end = chain.len();
         for batch in chain.rchunks(BATCH) {
@@ -155,12 +180,17 @@ impl Owner {
             end -= batch.len();
             for (offset, &key) in keys[..batch.len()].iter().enumerate().rev() {
                 match table.find(key, self.id) {
-                    Some(entry) => self.renew(table, entry, end + offset, write, open),
+                    Some(entry) => {
+                        let head = self.ring.position(entry.stamp());
+                        let tail = last_use.map_or(head, |last_use| last_use.tail);
+                        last_use = Some(LastUse { head, tail });
+                        self.renew(table, entry, end + offset, write, open);
+                    }
                     None => missing.set(end + offset),
                 }
             }
         }
-        missing
+        (missing, last_use)
     }
 
     fn add(&mut self, table: &Table, chain: &[BlockHash], write: Write, missing: &Bits, open: &mut Bits) {
@@ -236,6 +266,26 @@ impl Owner {
             }
         }
     }
+}
+
+/// What a store did.
+#[derive(Debug)]
+pub(super) struct Stored {
+    /// Which blocks are provisional.
+    pub(super) open: Bits,
+    /// Where it wrote: everything used before is below.
+    pub(super) position: u64,
+    pub(super) last_use: Option<LastUse>,
+}
+
+/// Where blocks of a chain stood in the order of use before they were stored again. A sweep may move them up since,
+/// past others that were used before them too, never below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastUse {
+    /// Of the first block that was owned.
+    pub head: u64,
+    /// Of the last one.
+    pub tail: u64,
 }
 
 /// Where a store writes its records: the tail of the chain first, so that it is evicted first, as engines do.

@@ -84,15 +84,24 @@ impl Ring {
 
     /// Empties the position that `stamp` stands for.
     pub(super) fn vacate(&mut self, stamp: u64) {
-        let position = self.head + (stamp.wrapping_sub(self.head) & (STAMPS - 1));
-        self.set(position, Record::VACANT);
+        self.set(self.position(stamp), Record::VACANT);
+    }
+
+    /// The position that `stamp` stands for.
+    pub(super) fn position(&self, stamp: u64) -> u64 {
+        self.head + (stamp.wrapping_sub(self.head) & (STAMPS - 1))
     }
 
     /// Takes the oldest record out, with its position.
     pub(super) fn pop(&mut self) -> Option<(u64, Record)> {
+        self.pop_before(self.tail)
+    }
+
+    /// Takes the oldest record out if it stands before `end`.
+    pub(super) fn pop_before(&mut self, end: u64) -> Option<(u64, Record)> {
         loop {
             self.skip_swept();
-            if self.head == self.tail {
+            if self.head >= end.min(self.tail) {
                 return None;
             }
             let position = self.head;

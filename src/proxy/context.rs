@@ -3,6 +3,7 @@
 use super::budget::BodyShare;
 use super::buffered::Slot;
 use super::error::Reason;
+use super::extension::Extension;
 use super::verdict::Pending;
 use crate::lifecycle::InFlight;
 use crate::openai::PathKind;
@@ -77,6 +78,8 @@ pub struct ResponseProgress {
     pub first_byte_after: Option<Duration>,
     pub bytes: usize,
     pub scanner: Option<UsageScanner>,
+    /// The keys by which the next turn will go on from here.
+    pub extension: Option<Extension>,
     /// What the whole response said, once it has been read.
     pub facts: ResponseFacts,
     /// What the end of the response will tell, while it is kept back.

@@ -58,6 +58,9 @@ pub fn finish(gateway: &Gateway, session: &Session, error: Option<&Error>, ctx: 
     }
     if outcome == Outcome::Complete {
         learn(gateway, ctx, &facts);
+        if let (Some(extension), Some(plan)) = (ctx.response.extension.take(), &ctx.plan) {
+            extension.finish(plan, &facts);
+        }
     }
     count(gateway, ctx, status, elapsed);
     compare(ctx, &facts);
@@ -107,8 +110,8 @@ fn learn(gateway: &Gateway, ctx: &Context, facts: &ResponseFacts) {
         rate.observe(plan.prompt.bytes(), tokens);
         plan.pool.rates.overall.observe(plan.prompt.bytes(), tokens);
     }
-    if let (Some(cached), Some(prompt), 1) = (facts.cached_tokens, facts.prompt_tokens, plan.attempts()) {
-        plan.learn_match(cached, prompt);
+    if let (Some(prompt_tokens), 1) = (facts.prompt_tokens, plan.attempts()) {
+        plan.learn_match(facts.cached_tokens, prompt_tokens);
     }
     let Some(completion_tokens) = facts.completion_tokens else {
         return;

@@ -6,7 +6,7 @@ use super::error::Reason;
 use super::queue::{claim, refusal};
 use super::{Gateway, PathKind, cors, models};
 use crate::datalayer::tokenize::{self, NoTokens};
-use crate::openai::{Peek, PromptSink};
+use crate::openai::{AnswerReader, Peek, PromptSink};
 use crate::pool::waiting::Admission;
 use crate::pool::{CHUNK_BYTES, Keys, MAX_CHUNKS, Plan, Pool, Pools, Prompt, State};
 use crate::prefix::{ChainHasher, Chunking, seed};
@@ -240,7 +240,14 @@ fn key_by_bytes(prompt: &mut Prompt, pool: &Pool, kind: PathKind, peek: &Peek<'_
     };
     let mut hasher = ChainHasher::new(seed(&prompt.model, salt, &pool.name), chunking);
     let fed = peek.feed(kind, &mut hasher);
-    let keys = hasher.finish();
+    let (keys, next) = hasher.finish_and_continue();
+    let goes_on = pool.exact.is_none()
+        && fed.prompts == 1
+        && fed.tokens.is_none()
+        && peek.best_of() == 1
+        && !peek.echo()
+        && AnswerReader::reads(kind);
+    prompt.continuation = goes_on.then(|| Box::new(next));
     let rate = fed.tokens.is_none().then(|| pool.rates.of(&prompt.model));
     prompt.tokens = match &rate {
         Some(rate) => rate

@@ -3,6 +3,7 @@
 use super::buffered::{MAX_HELD_BYTES, SILENT};
 use super::context::{Context, ResponseProgress};
 use super::error::Reason;
+use super::extension::Extension;
 use super::verdict::{self, Verdict};
 use super::{Gateway, inspect};
 use crate::datalayer::load_header;
@@ -76,6 +77,10 @@ pub fn response_head(gateway: &Gateway, response: &ResponseHeader, ctx: &mut Con
     }
     ctx.response.scanner = (response.status.is_success() && (ctx.response.is_sse || is_json))
         .then(|| UsageScanner::new(ctx.response.is_sse));
+    ctx.response.extension = ctx.plan.as_ref().and_then(|plan| {
+        let wanted = ctx.response.scanner.is_some();
+        wanted.then(|| Extension::of(&plan.prompt, ctx.path_kind, ctx.response.is_sse))?
+    });
     ctx.response.verdict = verdict::pending(response, is_json, ctx);
     if ctx.response.verdict.is_some() {
         if let Some(exchange) = &ctx.slot {
@@ -157,6 +162,9 @@ pub fn response_body(gateway: &Gateway, data: &[u8], end: bool, ctx: &mut Contex
         ctx.response.bytes += data.len();
         if let Some(scanner) = &mut ctx.response.scanner {
             scanner.push(data);
+        }
+        if let Some(extension) = &mut ctx.response.extension {
+            extension.push(data);
         }
         if let Some(verdict) = &mut ctx.response.verdict {
             verdict.push(data);

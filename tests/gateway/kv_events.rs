@@ -1,9 +1,9 @@
 //! Exact ownership: what the gateway predicts is what the engines then report as cached.
 
-use crate::support::{Client, Gateway, Script, Setup, Upstream, eventually};
-use homing::sim::engine::{EngineSpec, FleetPreset};
+use crate::support::{Client, Gateway, Setup, eventually};
+use homing::sim::engine::{BlockContent, EngineEvent, EngineSpec, FleetPreset};
 use homing::sim::kv_publisher::{KvPublisher, KvPublisherOptions};
-use homing::sim::server::{SimOptions, SimServer};
+use homing::sim::server::{BlockEventSink, SimOptions, SimServer};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};
@@ -122,7 +122,13 @@ async fn explain(gateway: &Gateway, body: &Value) -> Value {
 }
 
 /// Sends a request and returns the predicted and the reported match in tokens.
-async fn ask(gateway: &Gateway, path: &str, body: &Value) -> (u64, u64) {
+pub async fn ask(gateway: &Gateway, path: &str, body: &Value) -> (u64, u64) {
+    let (predicted, reported, _) = ask_for(gateway, path, body).await;
+    (predicted, reported)
+}
+
+/// As [`ask`], and the answer.
+pub async fn ask_for(gateway: &Gateway, path: &str, body: &Value) -> (u64, u64, Value) {
     let (status, answer) = post(gateway.data, path, body).await;
     assert_eq!(status, 200, "{answer}");
     gateway.at_rest().await;
@@ -130,7 +136,7 @@ async fn ask(gateway: &Gateway, path: &str, body: &Value) -> (u64, u64) {
     let predicted = decisions[0]["predicted_cached_tokens"].as_u64().unwrap();
     let reported = answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64();
     assert_eq!(decisions[0]["reported_cached_tokens"].as_u64(), reported);
-    (predicted, reported.unwrap())
+    (predicted, reported.unwrap(), answer)
 }
 
 /// Prompts that share prefixes of all lengths: a few long texts, cut anywhere, with tails of their own.
@@ -158,6 +164,84 @@ fn completion(rng: &mut StdRng) -> Value {
     body
 }
 
+/// A few words of a text, and others after them.
+fn words(rng: &mut StdRng, text: u32) -> String {
+    let shared = (0..rng.random_range(0..120_u32)).map(|at| (text, at));
+    let own = (0..rng.random_range(1..20_u32)).map(|at| (100 + text * rng.random_range(1..9_u32), at));
+    let word = |(text, at)| format!("word{} ", text * 1000 + at);
+    shared
+        .chain(own)
+        .collect::<Vec<_>>()
+        .into_iter()
+        .map(word)
+        .collect()
+}
+
+/// Requests of every kind whose token ids are known, and the conversations that they go on with.
+struct Requests {
+    rng: StdRng,
+    conversations: [Vec<Value>; 3],
+}
+
+impl Requests {
+    fn new(seed: u64) -> Self {
+        let system = |n: usize| vec![json!({"role": "system", "content": "Be brief. ".repeat(4 + 20 * n)})];
+        Self {
+            rng: StdRng::seed_from_u64(seed),
+            conversations: [0, 1, 2].map(system),
+        }
+    }
+
+    /// Path and body, and the conversation that waits for an answer.
+    fn next(&mut self) -> (&'static str, Value, Option<usize>) {
+        let rng = &mut self.rng;
+        let text = rng.random_range(0..5);
+        let (path, mut body, conversation) = match rng.random_range(0..5) {
+            0 => return ("/v1/completions", completion(rng), None),
+            1 => ("/v1/completions", json!({"prompt": words(rng, text)}), None),
+            2 => {
+                let at = rng.random_range(0..self.conversations.len());
+                let messages = &mut self.conversations[at];
+                if messages.len() > 6 {
+                    messages.truncate(1);
+                }
+                messages
+                    .push(json!({"role": "user", "content": format!("And {}?", rng.random_range(0..90))}));
+                ("/v1/chat/completions", json!({"messages": messages}), Some(at))
+            }
+            kind => {
+                let mut messages = vec![json!({"role": "user", "content": words(rng, text)})];
+                if rng.random_bool(0.7) {
+                    messages.insert(0, self.conversations[text as usize % 3][0].clone());
+                }
+                let mut body = json!({"messages": messages});
+                if kind == 4 {
+                    let tool = |name: &str| json!({"type": "function", "function": {"name": name, "parameters": {"type": "object"}}});
+                    body["tools"] = ["weather", "price", "route"][..rng.random_range(1..=3)]
+                        .iter()
+                        .map(|name| tool(name))
+                        .collect();
+                }
+                ("/v1/chat/completions", body, None)
+            }
+        };
+        body["model"] = json!(if conversation.is_none() && rng.random_bool(0.2) {
+            "adapter"
+        } else {
+            "sim"
+        });
+        body["max_tokens"] = json!(rng.random_range(1..40));
+        (path, body, conversation)
+    }
+
+    fn heard(&mut self, conversation: usize, answer: &Value) {
+        let said = &answer["choices"][0]["message"]["content"];
+        self.conversations[conversation].push(json!({"role": "assistant", "content": said}));
+    }
+}
+
+/// Completions of texts and token ids, chats with system messages and tools, growing conversations, adapters and salts,
+/// on engines of different block sizes that evict all the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn predictions_of_five_hundred_prompts_are_what_the_engines_report() {
     let engines = [
@@ -165,12 +249,16 @@ async fn predictions_of_five_hundred_prompts_are_what_the_engines_report() {
         Engine::start(BLOCK_SIZE, false, 2).await,
         Engine::start(2 * BLOCK_SIZE, true, 3).await,
     ];
-    let gateway = started(&engines, EXACT).await;
-    let mut rng = StdRng::seed_from_u64(20_261_130);
+    let gateway = started(&engines, &format!("{EXACT}\ntokenizer: {{ engine: true }}")).await;
+    let mut requests = Requests::new(20_261_130);
     let (mut right, mut hits) = (0, 0);
     for _ in 0..500 {
         caught_up(&gateway, &engines).await;
-        let (predicted, reported) = ask(&gateway, "/v1/completions", &completion(&mut rng)).await;
+        let (path, body, conversation) = requests.next();
+        let (predicted, reported, answer) = ask_for(&gateway, path, &body).await;
+        if let Some(conversation) = conversation {
+            requests.heard(conversation, &answer);
+        }
         right += u32::from(predicted == reported);
         hits += reported;
     }
@@ -443,26 +531,6 @@ async fn a_probe_says_what_each_endpoint_has() {
     assert_eq!(output.status.code(), Some(1), "an endpoint does not answer");
 }
 
-/// A pool that goes by its traffic hears that nothing is ever found, and stops believing it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_engine_that_reuses_nothing_is_not_believed_to() {
-    let answer = json!({
-        "choices": [{"index": 0, "text": "x", "finish_reason": "length"}],
-        "usage": {
-            "prompt_tokens": 400, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 0},
-        },
-    });
-    let engine = Upstream::start(move |_, _| Script::json(&answer.to_string())).await;
-    let gateway = Setup::of([engine.address]).start().await;
-    gateway.endpoint_is("e0", "ready").await;
-    let body = json!({"model": "sim", "prompt": "Nothing is kept. ".repeat(100), "max_tokens": 2});
-    let mut predicted = Vec::new();
-    for _ in 0..6 {
-        predicted.push(ask(&gateway, "/v1/completions", &body).await.0 > 0);
-    }
-    assert_eq!(predicted, [false, true, true, true, false, true]);
-}
-
 /// With the model's files at hand nobody is asked; what they cannot render is keyed by its bytes and counted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn local_files_give_tokens_and_the_rest_falls_back() {
@@ -489,4 +557,61 @@ async fn local_files_give_tokens_and_the_rest_falls_back() {
     let samples = gateway.metrics().await;
     let count = |outcome: &str| samples.sum("homing_tokenizations_total", &format!("outcome=\"{outcome}\""));
     assert_eq!((count("success"), count("unsupported")), (2.0, 1.0));
+}
+
+/// Data-parallel ranks publish on ports in a row, each with numbers of its own; a block is the endpoint's while any of
+/// them holds it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ranks_publish_on_ports_in_a_row() {
+    let engine = Engine::start(BLOCK_SIZE, false, 17).await;
+    let ports = crate::support::free_ports_in_a_row(2);
+    let mut ranks = Vec::new();
+    for (rank, address) in ports.iter().enumerate() {
+        let options = KvPublisherOptions::new(&format!("tcp://{address}"), BLOCK_SIZE, 18 + rank as u64);
+        ranks.push(KvPublisher::bind(options).await.unwrap());
+    }
+    let endpoint = format!("{{ name: e0, url: 'http://{}' }}", engine.server.addr());
+    let events = format!("kv_events: {{ endpoint: 'tcp://{}', ranks: 2 }}", ports[0]);
+    let gateway = Setup::default()
+        .endpoint(&endpoint)
+        .pool(&format!("{EXACT}\n{events}"))
+        .start()
+        .await;
+    eventually("both ranks are heard", async || {
+        let endpoint = gateway.endpoint("e0").await;
+        let connected = |rank: usize| endpoint["kv_events"][rank]["connected"] == true;
+        endpoint["state"] == "ready" && connected(0) && connected(1)
+    })
+    .await;
+    let prompt: Vec<u32> = (0..81).collect();
+    let content = Arc::new(BlockContent {
+        tokens: prompt.clone(),
+        ..BlockContent::default()
+    });
+    let stored = |first: u32, count: u32| EngineEvent::BlocksStored {
+        content: Some(content.clone()),
+        first_block: first,
+        hashes: (first..first + count).map(|block| u64::from(block) + 1).collect(),
+        parent: (first > 0).then_some(u64::from(first)),
+    };
+    let removed = |block: u64| EngineEvent::BlockRemoved { hash: block };
+    let matches = async |expected: u64| {
+        eventually("the match follows the events", async || {
+            let seen = explain(&gateway, &json!({"model": "sim", "prompt": prompt})).await;
+            seen["candidates"][0]["matched_tokens"].as_u64() == Some(expected)
+        })
+        .await;
+    };
+    ranks[0].publish(&[stored(0, 2)]);
+    matches(32).await;
+    ranks[1].publish(&[stored(0, 5)]);
+    matches(80).await;
+    ranks[0].publish(&[removed(2), removed(1)]);
+    ranks[1].publish(&[removed(5)]);
+    matches(64).await;
+    let samples = gateway.metrics().await;
+    assert_eq!(samples.sum("homing_kv_events_connected_ranks", ""), 2.0);
+    // A rank that starts anew takes with it what only it held.
+    drop(ranks.pop());
+    matches(0).await;
 }

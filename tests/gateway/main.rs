@@ -17,3 +17,4 @@ mod seeds;
     reason = "each part of the tests uses its own part of it"
 )]
 mod support;
+mod truth;

@@ -39,6 +39,20 @@ pub fn free_address() -> SocketAddr {
     SocketAddr::new(IpAddr::V4(ip), probe.local_addr().expect("bound").port())
 }
 
+/// Free ports in a row, of a loopback address that no other test uses.
+pub fn free_ports_in_a_row(count: u16) -> Vec<SocketAddr> {
+    let first = loop {
+        let first = free_address();
+        let free = |port| TcpListener::bind((first.ip(), port)).is_ok();
+        if first.port().checked_add(count).is_some() && (1..count).all(|n| free(first.port() + n)) {
+            break first;
+        }
+    };
+    (0..count)
+        .map(|n| SocketAddr::new(first.ip(), first.port() + n))
+        .collect()
+}
+
 /// Waits until `holds` says true, looking every 5 ms.
 ///
 /// # Panics

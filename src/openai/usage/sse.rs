@@ -1,12 +1,10 @@
 //! Server-sent events: lines, events, and which of them matter.
 
-mod template;
-
 use super::ResponseFacts;
 use super::facts::FactScanner;
+use crate::openai::template::Template;
 use memchr::{memchr2, memmem, memrchr2};
 use std::sync::LazyLock;
-use template::Template;
 
 /// Members that are worth parsing an event for, and the stream's end. The quotes make the members rare: within a JSON
 /// string a quote is escaped.

@@ -197,3 +197,24 @@ proptest! {
         prop_assert_ne!(one.last(), other.last());
     }
 }
+
+proptest! {
+    #[test]
+    fn a_chain_goes_on_as_if_it_had_been_written_at_once(
+        text in prop::collection::vec(any::<u8>(), 0..200), cut in any::<prop::sample::Index>(), max_blocks in 0..15_usize,
+    ) {
+        let chunking = Chunking { max_blocks, ..CHUNKING };
+        let blocks = |keys: &PromptKeys| {
+            keys.chains().first().map_or(Vec::new(), |chain| keys.full_blocks(chain).to_vec())
+        };
+        let (prompt, answer) = text.split_at(cut.index(text.len() + 1));
+        let mut whole = ChainHasher::new(1, chunking);
+        whole.write(&text);
+        let mut first = ChainHasher::new(1, chunking);
+        first.write(prompt);
+        let (keys, mut next) = first.clone().finish_and_continue();
+        prop_assert_eq!(&keys, &first.finish());
+        next.write(answer);
+        prop_assert_eq!([blocks(&keys), blocks(&next.finish())].concat(), blocks(&whole.finish()));
+    }
+}

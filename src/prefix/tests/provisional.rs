@@ -85,3 +85,29 @@ fn a_freed_id_owns_nothing_and_is_given_out_again() {
     index.confirm(&path, stored);
     assert_eq!((index.blocks(first), index.blocks(second)), (0, 0));
 }
+
+#[test]
+fn what_was_used_before_a_chains_last_use_goes_on_demand() {
+    let index = crowded(64);
+    let id = index.register(100).expect("room");
+    let paths = [chain(1, 10), chain(2, 10), chain(3, 10), chain(4, 10)];
+    let store = |path: &[u64]| {
+        let stored = index.store(id, path);
+        let (position, last_use) = (stored.position(), stored.last_use());
+        index.confirm(path, stored);
+        (position, last_use)
+    };
+    let firsts = paths.each_ref().map(|path| store(path));
+    assert!(firsts.iter().all(|(_, last_use)| last_use.is_none()));
+    // A longer prompt with the same start.
+    let (position, last_use) = store(&[&paths[2][..], &chain(5, 3)].concat());
+    let last_use = last_use.expect("it was stored before");
+    assert!(last_use.tail < last_use.head && last_use.head < position);
+    assert!(last_use.tail >= firsts[2].0 && last_use.head < firsts[3].0);
+    index.evict_before(id, last_use.tail);
+    let left = || paths.each_ref().map(|path| matched(&index, path, 1)[0]);
+    assert_eq!(left(), [0, 0, 10, 10], "both that were older");
+    index.evict_before(id, position);
+    assert_eq!(left(), [0, 0, 10, 0], "the last one is new again");
+    index.audit();
+}

@@ -26,35 +26,44 @@ pub(super) struct Template {
 impl Template {
     /// Takes an event that does not matter for comparison with those to come.
     pub(super) fn learn(&mut self, event: &[u8]) {
-        self.event.clear();
-        self.text = 0..0;
-        if event.len() > MAX_BYTES {
-            return;
-        }
         let start = TEXTS
             .iter()
             .find_map(|member| member.find(event).map(|at| at + member.needle().len()));
-        let Some(start) = start else { return };
-        let Some(length) = text_length(&event[start..]) else {
-            return;
-        };
-        self.event.extend_from_slice(event);
-        self.text = start..start + length;
+        let text = start.and_then(|start| Some(start..start + text_length(&event[start..])?));
+        self.event.clear();
+        self.text = 0..0;
+        if let Some(text) = text {
+            self.remember(event, text);
+        }
+    }
+
+    /// Takes an event whose text, without its quotes, is at `text`.
+    pub(super) fn remember(&mut self, event: &[u8], text: Range<usize>) {
+        self.event.clear();
+        self.text = 0..0;
+        if event.len() <= MAX_BYTES {
+            self.event.extend_from_slice(event);
+            self.text = text;
+        }
     }
 
     /// Whether `event` is the known one with another text in the same place, and so says as little.
     pub(super) fn fits(&self, event: &[u8]) -> bool {
+        self.text_of(event).is_some()
+    }
+
+    /// The text of an event that is the known one but for that.
+    pub(super) fn text_of<'e>(&self, event: &'e [u8]) -> Option<&'e [u8]> {
         let Range { start, end } = self.text;
         let (head, tail) = (&self.event[..start], &self.event[end..]);
         if tail.is_empty() {
-            return false;
+            return None;
         }
-        let Some(text) = event.strip_prefix(head).and_then(|rest| rest.strip_suffix(tail)) else {
-            return false;
-        };
+        let text = event.strip_prefix(head)?.strip_suffix(tail)?;
         // The text ends where its string does, so what follows is read as in the known event. Escapes are left to the
         // search.
-        memchr3(b'"', b'\\', b'\n', text).is_none() && !text.contains(&b'\r')
+        let plain = memchr3(b'"', b'\\', b'\n', text).is_none() && !text.contains(&b'\r');
+        plain.then_some(text)
     }
 }
 
