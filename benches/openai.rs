@@ -3,6 +3,7 @@
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
 use homing::openai::{AnswerReader, Fed, PathKind, Peek, PromptSink, UsageScanner};
+use homing::prefix::{ChainHasher, Chunking};
 use serde_json::json;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -180,12 +181,16 @@ fn sse_50_events(bencher: Bencher) {
 #[divan::bench]
 fn sse_50_events_answer(bencher: Bencher) {
     let events = events();
+    let chunking = Chunking {
+        chunk_bytes: LINK_BYTES,
+        max_blocks: 1 << 10,
+    };
     bencher.counter(ItemsCount::new(events.len())).bench(|| {
         let mut reader = AnswerReader::new(PathKind::Completions, true);
-        let mut chain = Chain::new();
+        let mut chain = ChainHasher::new(0, chunking);
         events
             .iter()
             .for_each(|event| reader.push(black_box(event.as_bytes()), &mut chain));
-        reader.finish(&mut chain)
+        reader.finish(&mut chain).then(|| chain.finish())
     });
 }
