@@ -89,6 +89,122 @@ fn every_version_of_the_event_classes() {
     assert_eq!(seen, 8 * 8);
 }
 
+/// vLLM's `sha256_cbor` and `xxhash_cbor` are of the canonical CBOR of a block's parent, tokens and extra keys.
+fn cbor(parent: &[u8], tokens: &[u32], salt: Option<&str>) -> Vec<u8> {
+    let head = |kind: u8, count: usize| match count {
+        0..24 => vec![kind << 5 | count as u8],
+        24..256 => vec![kind << 5 | 24, count as u8],
+        _ => [&[kind << 5 | 25], &(count as u16).to_be_bytes()[..]].concat(),
+    };
+    let (bytes, text, array) = (2, 3, 4);
+    let mut out = [
+        head(array, 3),
+        head(bytes, parent.len()),
+        parent.to_vec(),
+        head(array, tokens.len()),
+    ]
+    .concat();
+    tokens
+        .iter()
+        .for_each(|&token| out.extend(head(0, token as usize)));
+    match salt {
+        None => out.push(0xF6),
+        Some(salt) => {
+            let key = "cache_salt";
+            out.extend([head(array, 1), head(array, 2), head(text, key.len()), key.into()].concat());
+            out.extend([head(text, salt.len()), salt.into()].concat());
+        }
+    }
+    out
+}
+
+/// vLLM's `sha256` is of the same in pickle's protocol 5. Tuples, bytes and texts are remembered, numbers are not.
+fn pickle(parent: &[u8], tokens: &[u32], salt: Option<&str>) -> Vec<u8> {
+    const REMEMBER: u8 = 0x94;
+    let mut body = vec![b'C', parent.len() as u8];
+    body.extend(parent);
+    body.extend([REMEMBER, b'(']);
+    for &token in tokens {
+        body.push(b'M');
+        body.extend((token as u16).to_le_bytes());
+    }
+    body.extend([b't', REMEMBER]);
+    match salt {
+        None => body.push(b'N'),
+        Some(salt) => {
+            for text in ["cache_salt", salt] {
+                body.extend([0x8C, text.len() as u8]);
+                body.extend([text.as_bytes(), &[REMEMBER]].concat());
+            }
+            // A tuple of two in a tuple of one.
+            body.extend([0x86, REMEMBER, 0x85, REMEMBER]);
+        }
+    }
+    body.extend([0x87, REMEMBER, b'.']);
+    [&[0x80, 5, 0x95], &(body.len() as u64).to_le_bytes()[..], &body].concat()
+}
+
+/// The engine's hashes, made here from the definition, come as bytes or as integers and are the same names.
+#[test]
+fn hashes_of_the_engine_are_names_in_both_forms() {
+    use sha2::{Digest, Sha256};
+    use xxhash_rust::xxh3::xxh3_128;
+    let vectors = include_str!("../../../tests/fixtures/vllm/kvevents/hash_vectors.txt");
+    let mut blocks = 0;
+    for line in vectors.lines().filter(|line| !line.starts_with('#')) {
+        let [algorithm, none_hash, block_size, range, digests, integers, salted] =
+            line.split(' ').collect::<Vec<_>>()[..]
+        else {
+            panic!("{line}")
+        };
+        let digest = |parent: &[u8], tokens: &[u32], salt| match algorithm {
+            "sha256" => Sha256::digest(pickle(parent, tokens, salt)).to_vec(),
+            "sha256_cbor" => Sha256::digest(cbor(parent, tokens, salt)).to_vec(),
+            "xxhash_cbor" => xxh3_128(&cbor(parent, tokens, salt)).to_be_bytes().to_vec(),
+            other => panic!("{other}"),
+        };
+        let (first, last) = range.split_once("..").unwrap();
+        let tokens: Vec<u32> = (first.parse().unwrap()..=last.parse().unwrap()).collect();
+        let block_size: usize = block_size.parse().unwrap();
+        let mut parent = unhex(none_hash);
+        assert_eq!(
+            digest(&parent, &tokens[..block_size], Some("tenant-a")),
+            unhex(salted),
+            "{line}"
+        );
+        for ((block, hex), integer) in tokens
+            .chunks(block_size)
+            .zip(digests.split(','))
+            .zip(integers.split(','))
+        {
+            parent = digest(&parent, block, None);
+            assert_eq!(parent, unhex(hex), "{line}");
+            let name = |hash: rmpv::Value| {
+                let event = [
+                    ("type", "BlockRemoved".into()),
+                    ("block_hashes", rmpv::Value::Array(vec![hash])),
+                ];
+                let event = event.map(|(key, value): (&str, rmpv::Value)| (key.into(), value));
+                let batch = rmpv::Value::Array(vec![
+                    0.0.into(),
+                    rmpv::Value::Array(vec![rmpv::Value::Map(event.into())]),
+                ]);
+                let mut payload = Vec::new();
+                rmpv::encode::write_value(&mut payload, &batch).unwrap();
+                match &decode(&payload).unwrap().events[..] {
+                    [Event::Removed(removed)] => removed.hashes[0],
+                    other => panic!("{other:?}"),
+                }
+            };
+            let integer: u64 = integer.parse().unwrap();
+            assert_eq!(name(rmpv::Value::Binary(parent.clone())), integer);
+            assert_eq!(name(integer.into()), integer);
+            blocks += 1;
+        }
+    }
+    assert_eq!(blocks, 5 * 4);
+}
+
 fn encode(value: &serde_json::Value) -> Vec<u8> {
     rmp_serde::to_vec(value).unwrap()
 }

@@ -144,6 +144,8 @@ struct Receiver {
     tracker: Tracker,
     index: HashSet<BlockHash>,
     replay_buffer: usize,
+    /// The newest first, as no engine does.
+    replays_backwards: bool,
 }
 
 impl Receiver {
@@ -152,6 +154,7 @@ impl Receiver {
             tracker: Tracker::new(Limits::default(), can_replay),
             index: HashSet::new(),
             replay_buffer,
+            replays_backwards: false,
         }
     }
 
@@ -171,7 +174,11 @@ impl Receiver {
 
     fn replay(&mut self, engine: &Engine, from: u64) {
         let kept = engine.published.len().saturating_sub(self.replay_buffer) as u64;
-        for sequence in from.max(kept)..engine.published.len() as u64 {
+        let mut missed: Vec<u64> = (from.max(kept)..engine.published.len() as u64).collect();
+        if self.replays_backwards {
+            missed.reverse();
+        }
+        for sequence in missed {
             let payload = &engine.published[sequence as usize];
             if let Next::Replay { from } = self.tracker.replayed(sequence, payload, &mut self.index) {
                 return self.replay(engine, from);
@@ -240,6 +247,17 @@ proptest! {
                 }
             });
         }
+    }
+
+    #[test]
+    fn a_replay_out_of_order_never_claims_what_is_gone(steps in steps(), fates in fates()) {
+        let mut receiver = Receiver::new(true, 1000);
+        receiver.replays_backwards = true;
+        drive(&steps, &fates, &mut receiver, |receiver, engine, arrived| {
+            if arrived {
+                assert!(receiver.index.is_subset(&engine.holds()), "{:?}", receiver.tracker.counts());
+            }
+        });
     }
 
     #[test]
@@ -382,4 +400,45 @@ proptest! {
             prop_assert!(held as usize <= blocks);
         }
     }
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let byte = |at| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
+    (0..text.len()).step_by(2).map(byte).collect()
+}
+
+#[test]
+fn each_rank_of_an_engine_has_numbers_and_blocks_of_its_own() {
+    let captured = include_str!("../../../tests/fixtures/vllm/kvevents/ranks.txt");
+    let mut ranks = [0, 1].map(|_| (Tracker::new(Limits::default(), false), HashSet::new()));
+    for line in captured.lines().filter(|line| !line.starts_with('#')) {
+        let [rank, sequence, prompt, payload] = line.split(' ').collect::<Vec<_>>()[..] else {
+            panic!("{line}")
+        };
+        let (rank, payload): (usize, _) = (rank.parse().unwrap(), unhex(payload));
+        assert_eq!(codec::decode(&payload).unwrap().rank, Some(rank as u32));
+        let (tracker, index) = &mut ranks[rank];
+        assert_eq!(
+            tracker.live(sequence.parse().unwrap(), &payload, index),
+            Next::Done
+        );
+        let prompt: Vec<u32> = prompt.split(',').map(|id| id.parse().unwrap()).collect();
+        let held = |index: &HashSet<u64>| {
+            chain::of_prompt(Root::default(), &prompt, 32)
+                .filter(|block| index.contains(block))
+                .count()
+        };
+        assert_eq!(
+            [0, 1].map(|at: usize| held(&ranks[at].1) > 0),
+            [rank == 0, rank == 1],
+            "{line}"
+        );
+        assert_eq!(held(&ranks[rank].1), prompt.len() / 32);
+    }
+    for (tracker, index) in &ranks {
+        assert_eq!((tracker.counts().gaps, tracker.counts().unknown_events), (0, 0));
+        assert_eq!(tracker.ownership().owned_blocks(), index.len());
+    }
+    let applied = ranks.map(|(tracker, _)| tracker.counts().applied_messages);
+    assert_eq!(applied, [3, 4]);
 }

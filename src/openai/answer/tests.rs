@@ -76,7 +76,7 @@ fn a_chats_next_turn_goes_on_with_the_answer() {
         "role": "assistant", "content": TEXTS.concat(), "refusal": null, "tool_calls": [], "reasoning": null,
     }, "finish_reason": "stop"}]});
     for echo in echoes {
-        let first = chat(&[question.clone()]);
+        let first = chat(std::slice::from_ref(&question));
         let mut longer = echo.clone();
         let content = json!(TEXTS.concat() + "!");
         if longer["content"].is_array() {
