@@ -7,10 +7,12 @@
 pub mod address;
 pub mod diagnostic;
 mod effective;
+pub mod endpoints_file;
 pub mod environment;
 mod policy;
 mod reference;
 pub mod schema;
+mod secrets;
 mod shape;
 mod tree;
 pub mod units;
@@ -21,6 +23,8 @@ pub use diagnostic::{Diagnostic, Diagnostics, Severity};
 pub use schema::Config;
 
 use environment::Lookup;
+use schema::Endpoint;
+use serde::de::DeserializeOwned;
 use std::path::Path;
 use tree::Node;
 
@@ -43,10 +47,14 @@ impl Inspection {
         match Node::parse(text) {
             Ok(mut tree) => {
                 let schema = json_schema();
+                // As written: what stands for a variable's value gives nothing away.
+                diagnostics.hide(&secrets::words(&tree));
                 let found = shape::check(&mut tree, &schema, env);
                 diagnostics.extend(found.faults);
-                match typed(&tree) {
-                    Ok(read) => {
+                match typed::<Config>(&tree) {
+                    Ok(mut read) => {
+                        read.name_endpoints();
+                        diagnostics.extend(secrets::read(&mut read, &tree));
                         diagnostics.extend(validate::validate(&read, &tree, &found.damaged));
                         config = Some(read);
                     }
@@ -104,10 +112,8 @@ impl Config {
 
     /// Endpoints without a name take host:port of their url.
     fn name_endpoints(&mut self) {
-        for endpoint in self.pools.iter_mut().flat_map(|pool| &mut pool.endpoints) {
-            if endpoint.name.is_empty() {
-                endpoint.name = endpoint.url.authority();
-            }
+        for pool in &mut self.pools {
+            pool.endpoints.iter_mut().for_each(Endpoint::take_name);
         }
     }
 }
@@ -128,14 +134,12 @@ fn process_environment(name: &str) -> Option<String> {
 
 /// The typed configuration of a tree that has the schema's shape. A fault here means that schema and types
 /// disagree; it is still told with its place.
-fn typed(tree: &Node) -> Result<Config, Box<Diagnostic>> {
-    let mut config: Config = serde_path_to_error::deserialize(tree.to_json()).map_err(|error| {
+fn typed<T: DeserializeOwned>(tree: &Node) -> Result<T, Box<Diagnostic>> {
+    serde_path_to_error::deserialize(tree.to_json()).map_err(|error| {
         let path = error.path().to_string();
         let (_, place) = tree.find(&path);
-        Diagnostic::error(error.inner().to_string()).at(tree.written_path(&path), place)
-    })?;
-    config.name_endpoints();
-    Ok(config)
+        Box::new(Diagnostic::error(error.inner().to_string()).at(tree.written_path(&path), place))
+    })
 }
 
 #[cfg(test)]

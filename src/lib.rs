@@ -14,6 +14,7 @@ pub mod admin;
 pub mod cli;
 pub mod config;
 pub mod datalayer;
+pub mod discovery;
 pub mod kv_events;
 pub mod lifecycle;
 #[deny(clippy::disallowed_methods)]

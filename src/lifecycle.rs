@@ -6,6 +6,7 @@ mod exact;
 pub mod readiness;
 pub mod reload;
 pub mod server;
+pub mod stamp;
 pub mod supervisor;
 
 pub use drain::{Drain, InFlight};

@@ -29,8 +29,9 @@ use crate::openai::PathKind;
 use crate::pool::Pools;
 use crate::prefix::PrefixIndex;
 use crate::telemetry::Metrics;
-use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::access_log::{AccessLog, Selection};
 use crate::telemetry::decisions::RecentDecisions;
+use crate::telemetry::traces::Traces;
 use crate::time::Mono;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -61,6 +62,8 @@ pub struct Gateway {
     pub budget: BodyBudget,
     pub metrics: Metrics,
     pub access_log: AccessLog,
+    /// `None`: requests are not traced.
+    pub traces: Option<Traces>,
     pub decisions: RecentDecisions,
     pub drain: Drain,
     /// Connections for what the gateway itself asks endpoints.
@@ -79,8 +82,8 @@ pub struct Settings {
     pub cors: Origins,
     pub forwarded: Forwarded,
     pub response_headers: ResponseHeaders,
-    /// Share of successful requests in the access log, 0..=1.
-    pub access_log_sample: f64,
+    /// Which requests the access log gets.
+    pub logged: Selection,
 }
 
 impl Gateway {
@@ -108,6 +111,9 @@ impl ProxyHttp for Proxy {
     async fn early_request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
         guarded::restore_session(session);
         headers::admit(session, &self.0.settings.load(), ctx);
+        if let Some(traces) = &self.0.traces {
+            ctx.trace = traces.begin(&session.req_header().headers);
+        }
         Ok(())
     }
 
@@ -156,7 +162,8 @@ impl ProxyHttp for Proxy {
         request: &mut RequestHeader,
         ctx: &mut Context,
     ) -> Result<()> {
-        headers::to_upstream(request, &self.0.settings.load(), ctx)
+        headers::to_upstream(request, &self.0.settings.load(), ctx)?;
+        ctx.trace.as_ref().map_or(Ok(()), |trace| trace.send(request))
     }
 
     async fn upstream_response_filter(

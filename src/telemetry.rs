@@ -1,12 +1,15 @@
-//! What the gateway tells about itself: metrics, the access log, recent decisions.
+//! What the gateway tells about itself: metrics, the access log, traces, recent decisions.
 
 pub mod access_log;
 pub mod buckets;
 pub mod decisions;
 mod kv;
 pub mod metrics;
+pub mod models;
 pub mod names;
 pub mod queue;
+mod series;
+pub mod traces;
 
 pub use buckets::BucketCounts;
 pub use metrics::{EndpointMetrics, Metrics};

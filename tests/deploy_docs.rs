@@ -13,6 +13,7 @@ const PAGES: &[&str] = &[
     "docs/lexicon.md",
     "docs/comparison.md",
     "docs/metrics.md",
+    "docs/telemetry.md",
 ];
 
 fn root() -> PathBuf {

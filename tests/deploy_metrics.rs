@@ -1,6 +1,7 @@
 //! What dashboards, alerts and documentation say of the metrics is what the gateway exposes.
 //! `HOMING_BLESS=1` writes docs/metrics.md anew.
 
+use homing::discovery::Origin;
 use homing::pool::State;
 use homing::proxy::error::Reason;
 use homing::scheduling::DecisionKind;
@@ -35,6 +36,8 @@ fn families() -> BTreeMap<String, Family> {
     endpoint.count_scrape("success");
     endpoint.show_state(State::Ready);
     endpoint.kv.count_prediction(1, 1);
+    endpoint.model("m").unwrap();
+    metrics.count_discovery("p", Origin::Dns, true);
     metrics.decision_duration("p");
     metrics.queue("p");
     metrics.count_tokenization("p", "success");

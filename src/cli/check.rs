@@ -105,9 +105,15 @@ fn print(inspection: &Inspection) -> anyhow::Result<()> {
 fn summary(config: &Config) -> String {
     let count = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });
     let endpoints = config.pools.iter().map(|pool| pool.endpoints.len()).sum();
+    let discovers = config.pools.iter().any(|pool| !pool.discovery.is_off());
     format!(
-        "{}, {}",
+        "{}, {}{}",
         count(config.pools.len(), "pool"),
-        count(endpoints, "endpoint")
+        count(endpoints, "endpoint"),
+        if discovers {
+            " and those to be discovered"
+        } else {
+            ""
+        }
     )
 }

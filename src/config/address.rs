@@ -5,7 +5,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use std::borrow::Cow;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 /// What a listen address looks like, for error messages.
@@ -78,6 +78,26 @@ impl EndpointUrl {
     /// Port, 80 or 443 when the URL names none.
     pub const fn port(&self) -> u16 {
         self.port
+    }
+
+    /// `http://` and the address.
+    pub fn of(address: SocketAddr) -> Self {
+        Self {
+            tls: false,
+            host: address.ip().to_string(),
+            port: address.port(),
+        }
+    }
+
+    /// True when it leads back to the listener at `address`.
+    pub fn leads_to(&self, address: &SocketAddr) -> bool {
+        let own = address.ip();
+        let leads = match self.host.parse::<IpAddr>() {
+            // 127.0.0.2 is loopback too, but no way to a listener at 127.0.0.1.
+            Ok(ip) => ip == own || ip.is_loopback() && own.is_unspecified(),
+            Err(_) => self.host == "localhost" && (own.is_loopback() || own.is_unspecified()),
+        };
+        leads && self.port == address.port()
     }
 
     /// `host:port`, IPv6 in brackets: the form of a `Host` header and the endpoint's default name.

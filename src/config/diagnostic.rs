@@ -113,6 +113,13 @@ impl Diagnostics {
         }
     }
 
+    /// Shows stars in the place of `words` wherever the file's text is shown.
+    pub fn hide(&mut self, words: &[String]) {
+        for word in words {
+            self.source = self.source.replace(word, &"*".repeat(word.chars().count()));
+        }
+    }
+
     /// Takes `items` in, keeping the file's order.
     pub fn extend(&mut self, items: impl IntoIterator<Item = Diagnostic>) {
         self.items.extend(items);

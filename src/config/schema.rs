@@ -3,12 +3,16 @@
 //!
 //! Defaults live in the `Default` implementations and nowhere else.
 
+mod discovery;
 mod front;
 mod overload;
 mod pool;
 mod scheduling;
+mod secret;
+mod traces;
 
-pub use front::{Auth, Cors, Forwarded, ForwardedFor, Secret};
+pub use discovery::{Discovery, DnsDiscovery, EndpointsFile};
+pub use front::{Auth, Cors, Forwarded, ForwardedFor};
 pub use overload::{Overload, Queue};
 pub use pool::{
     Auto, Ejection, Endpoint, Health, KvEvents, Metrics, Pool, PrefixCache, PrefixSource, RetryBudget,
@@ -18,6 +22,8 @@ pub use scheduling::{
     AffinityFilter, Choice, DEFAULT_PRESET, Plugin, PluginKind, PluginRole, PluginType, Preset, Scheduling,
     TokenLoad,
 };
+pub use secret::Secret;
+pub use traces::Traces;
 
 use super::address::{ListenAddresses, addresses_schema, listen_schema};
 use super::units::{ByteSize, Period};
@@ -50,6 +56,8 @@ pub struct Config {
     pub response_headers: ResponseHeaders,
     /// One JSON line per request. Prompt text is never written.
     pub access_log: AccessLog,
+    /// OpenTelemetry spans of requests.
+    pub traces: Traces,
     /// Read this file again when it changes, as on SIGHUP.
     pub reload_on_change: bool,
     /// How the host names of endpoints are resolved.
@@ -77,6 +85,7 @@ impl Default for Config {
             forwarded: Forwarded::default(),
             response_headers: ResponseHeaders::default(),
             access_log: AccessLog::default(),
+            traces: Traces::default(),
             reload_on_change: false,
             dns: Dns::default(),
             shutdown: Shutdown::default(),
@@ -162,6 +171,9 @@ pub struct AccessLog {
     /// Share of requests that are written, from 0 to 1. Errors are always written.
     #[schemars(range(min = 0, max = 1))]
     pub sample: f64,
+    /// Requests that took longer are always written. With `sample: 0`, only they and errors are.
+    #[schemars(example = "10s")]
+    pub slow_after: Option<Period>,
 }
 
 impl Default for AccessLog {
@@ -169,6 +181,7 @@ impl Default for AccessLog {
         Self {
             to: AccessLogTarget::Stderr,
             sample: 1.0,
+            slow_after: None,
         }
     }
 }

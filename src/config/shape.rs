@@ -168,6 +168,7 @@ impl<'a> Walk<'a> {
                 Value::Text(text) => b["const"] == text.text.as_str() || b["type"] == "string",
                 Value::Int(_) => b["type"] == "integer",
                 Value::Seq(_) => b["type"] == "array",
+                Value::Map(_) => b["type"] == "object",
                 _ => false,
             }
         });

@@ -189,3 +189,51 @@ fn mutilated_files_are_explained() {
         );
     }
 }
+
+/// Secrets are read from wherever they stand, and nothing that is shown has them.
+#[test]
+fn secrets_are_read_and_never_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("key");
+    std::fs::write(&file, "sk-from-file\n").unwrap();
+    let text = format!(
+        "traces: {{ endpoint: 'http://127.0.0.1:4318', headers: {{ x-key: sk-of-collector }} }}\n\
+         pools:\n\
+         \x20 - {{ name: a, models: [a], endpoints: [{{ url: 'http://10.0.0.1:8000' }}], api_key: sk-as-it-is }}\n\
+         \x20 - {{ name: b, models: [b], endpoints: [{{ url: 'http://10.0.0.2:8000' }}], api_key: '${{KEY}}' }}\n\
+         \x20 - {{ name: c, models: [c], endpoints: [{{ url: 'http://10.0.0.3:8000' }}], api_key: {{ file: {} }} }}\n",
+        file.display()
+    );
+    let env = |name: &str| (name == "KEY").then(|| "sk-from-environment".to_owned());
+    let inspection = Inspection::of(&text, "secrets.yaml", &env);
+    let config = inspection.config.clone().unwrap();
+    let keys = config
+        .pools
+        .iter()
+        .map(|pool| pool.api_key.as_ref().unwrap().expose());
+    assert_eq!(
+        keys.collect::<Vec<_>>(),
+        ["sk-as-it-is", "sk-from-environment", "sk-from-file"]
+    );
+    let shown = inspection.effective().unwrap();
+    assert!(shown.contains("api_key: \"(hidden)\"\n"), "{shown}");
+    assert!(
+        shown.contains(&format!("api_key:\n      file: {}\n", file.display())),
+        "{shown}"
+    );
+    assert!(shown.contains("\n  sample: 1.0  # default\n"), "{shown}");
+    let faulty = text.replace("name: a,", "name: a, nmae: x,");
+    let faults = Inspection::of(&faulty, "secrets.yaml", &env).diagnostics;
+    assert!(faults.to_string().contains("did you mean `name`?"), "{faults}");
+    for said in [
+        shown,
+        format!("{config:?}"),
+        faults.to_string(),
+        faults.to_json().to_string(),
+    ] {
+        assert!(!said.contains("sk-"), "{said}");
+    }
+    // A changed file is a changed configuration, so that a reload takes it into use.
+    std::fs::write(&file, "sk-new").unwrap();
+    assert_ne!(Inspection::of(&text, "secrets.yaml", &env).config, Some(config));
+}

@@ -1,17 +1,19 @@
 //! Does the configuration make sense? Every fault of meaning at once, each at its value's place.
 
+mod discovery;
 mod front;
 mod kv_events;
 mod overload;
 mod pools;
 mod scheduling;
+mod traces;
 mod unsupported;
 
-use super::address::EndpointUrl;
 use super::diagnostic::{Diagnostic, nearest};
-use super::schema::{AccessLogTarget, Config};
+use super::schema::{AccessLogTarget, Config, Endpoint};
 use super::tree::Node;
 use super::units::{ByteSize, Period};
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
@@ -27,8 +29,20 @@ pub(super) fn validate(config: &Config, tree: &Node, damaged: &[String]) -> Vec<
     check.limits(config);
     check.front(config);
     check.access_log(config);
+    check.traces(config);
     check.pools(config);
     check.unsupported(config);
+    check.faults
+}
+
+/// Names every fault of meaning in a file of endpoints, as [`validate`] does.
+pub(super) fn validate_endpoints(endpoints: &[Endpoint], tree: &Node, damaged: &[String]) -> Vec<Diagnostic> {
+    let mut check = Check {
+        tree,
+        damaged,
+        faults: Vec::new(),
+    };
+    check.endpoint_list("", endpoints, "endpoints", &mut HashMap::new());
     check.faults
 }
 
@@ -188,15 +202,4 @@ fn last(path: &str) -> &str {
 fn collide(a: &SocketAddr, b: &SocketAddr) -> bool {
     let any = |ip: IpAddr| ip.is_unspecified();
     a.port() != 0 && a.port() == b.port() && (a.ip() == b.ip() || any(a.ip()) || any(b.ip()))
-}
-
-/// True when `url` leads back to the listener at `address`.
-fn leads_to(url: &EndpointUrl, address: &SocketAddr) -> bool {
-    let own = address.ip();
-    let leads = match url.host().parse::<IpAddr>() {
-        // 127.0.0.2 is loopback too, but no way to a listener at 127.0.0.1.
-        Ok(ip) => ip == own || ip.is_loopback() && own.is_unspecified(),
-        Err(_) => url.host() == "localhost" && (own.is_loopback() || own.is_unspecified()),
-    };
-    leads && url.port() == address.port()
 }

@@ -16,6 +16,7 @@ use crate::proxy::cors::Origins;
 use crate::proxy::{Gateway, Settings};
 use crate::scheduling::Scheduler;
 use crate::telemetry::Metrics;
+use crate::telemetry::access_log::Selection;
 use anyhow::Context as _;
 use http::{HeaderName, HeaderValue};
 use std::sync::Arc;
@@ -195,7 +196,7 @@ fn pool_settings(of: &schema::Pool) -> anyhow::Result<pool::Settings> {
 }
 
 fn bearer(key: &Secret) -> anyhow::Result<HeaderValue> {
-    let mut value = HeaderValue::try_from(format!("Bearer {}", key.0)).context("api_key")?;
+    let mut value = HeaderValue::try_from(format!("Bearer {}", key.expose())).context("api_key")?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -249,7 +250,10 @@ pub fn settings(config: &Config) -> anyhow::Result<Settings> {
         cors: Origins::new(&config.cors.allow_origins),
         forwarded: config.forwarded.clone(),
         response_headers: config.response_headers,
-        access_log_sample: config.access_log.sample,
+        logged: Selection {
+            sample: config.access_log.sample,
+            slow_after: config.access_log.slow_after.map(|slow| slow.0),
+        },
     })
 }
 

@@ -2,16 +2,21 @@
 //!
 //! The file is validated first; with any fault the old configuration stays. Requests in flight keep the pools that they
 //! were placed in. Endpoints that the change does not touch keep their index entries, their health and their load.
+//! What discovery finds changes the configuration in the same way.
 
+use super::stamp::Stamp;
 use super::{build, supervisor};
+use crate::config::schema::Discovery;
 use crate::config::{Config, Inspection};
 use crate::datalayer::dns::Dns;
+use crate::discovery::{self, Discovered, Found};
 use crate::pool::{Endpoint, Pools};
 use crate::proxy::Gateway;
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
 /// How often the file is looked at when it is watched.
@@ -23,40 +28,69 @@ pub struct Reloader {
     path: PathBuf,
     /// What the process was started with: part of it stays until a restart.
     started: Config,
+    /// The file, as it is in use.
+    written: Config,
+    discovered: Discovered,
+    /// Both together: what the gateway goes by.
     current: Config,
     /// Watches by pool; a pool's end with its entry.
     watches: BTreeMap<String, JoinSet<()>>,
+    /// Watches of what pools are to discover, and what they are told to.
+    discoveries: BTreeMap<String, (Discovery, JoinSet<()>)>,
+    tell: UnboundedSender<Found>,
+    told: UnboundedReceiver<Found>,
 }
 
 impl Reloader {
-    /// Starts the watches of the gateway's pools.
-    pub fn start(gateway: Arc<Gateway>, config: Config, path: PathBuf) -> Self {
+    /// Starts the watches of the gateway's pools, which were built of `written` and `discovered`.
+    pub fn start(gateway: Arc<Gateway>, written: Config, discovered: Discovered, path: PathBuf) -> Self {
+        let (tell, told) = unbounded_channel();
         let mut reloader = Self {
             watches: BTreeMap::new(),
-            started: config.clone(),
-            current: config,
+            discoveries: BTreeMap::new(),
+            started: written.clone(),
+            current: discovered.merge(&written).config,
+            written,
+            discovered,
             gateway,
             path,
+            tell,
+            told,
         };
         reloader.watch_pools(&Pools::default());
+        reloader.watch_discovery();
         reloader
     }
 
-    /// Reloads whenever `signals` says so, and when the file changes if that is configured.
+    /// Reloads whenever `signals` says so, and when the file changes if that is configured. Takes into use what is
+    /// discovered.
     pub async fn run(mut self, mut signals: tokio::signal::unix::Signal) {
-        let mut seen = stamp(&self.path);
+        let mut seen = Stamp::of(&self.path);
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         loop {
             tokio::select! {
                 signal = signals.recv() => if signal.is_none() { return },
-                _ = ticks.tick(), if self.current.reload_on_change => {
-                    if stamp(&self.path) == seen {
+                Some(found) = self.told.recv() => {
+                    self.take(found);
+                    continue;
+                }
+                _ = ticks.tick(), if self.written.reload_on_change => {
+                    if Stamp::of(&self.path) == seen {
                         continue;
                     }
                 }
             }
-            seen = stamp(&self.path);
+            seen = Stamp::of(&self.path);
             self.reload();
+        }
+    }
+
+    fn take(&mut self, found: Found) {
+        let (pool, source) = (found.pool.clone(), found.origin.as_str());
+        self.discovered.set(found);
+        // Also when it is nothing new: what could not be taken into use is tried again.
+        if let Err(fault) = self.go_by(self.written.clone()) {
+            tracing::warn!(pool, source, "what was discovered cannot be used: {fault:#}");
         }
     }
 
@@ -81,25 +115,59 @@ impl Reloader {
     fn try_reload(&mut self) -> anyhow::Result<()> {
         let new = Inspection::of_file(&self.path).into_result()?;
         let settings = build::settings(&new)?;
-        let old_pools = self.gateway.pools.load_full();
-        let materials = build::Materials {
-            index: &self.gateway.index,
-            metrics: &self.gateway.metrics,
-        };
-        let pools = build::pools(&materials, &new, Some((&self.current, &old_pools)))?;
-        // From here on nothing fails.
+        self.go_by(new)?;
         self.gateway.settings.store(Arc::new(settings));
         // Also what the system says of name servers and hosts may have changed.
-        self.gateway.dns.store(Arc::new(Dns::new(&new.dns.servers)));
-        self.gateway.pools.store(Arc::new(pools));
-        self.replace(&old_pools);
-        for key in needs_restart(&self.started, &new) {
+        let dns = Dns::new(&self.written.dns.servers);
+        self.gateway.dns.store(Arc::new(dns));
+        for key in needs_restart(&self.started, &self.written) {
             tracing::warn!("`{key}` was changed: that takes effect after a restart");
         }
+        self.watch_discovery();
+        Ok(())
+    }
+
+    /// Takes the pools of `written`, and what was discovered for them, into use.
+    fn go_by(&mut self, written: Config) -> anyhow::Result<()> {
+        self.discovered.retain(&written);
+        let merged = self.discovered.merge(&written);
+        let new = merged.config;
+        let old_pools = self.gateway.pools.load_full();
+        if new.pools != self.current.pools {
+            let materials = build::Materials {
+                index: &self.gateway.index,
+                metrics: &self.gateway.metrics,
+            };
+            let pools = build::pools(&materials, &new, Some((&self.current, &old_pools)))?;
+            // From here on nothing fails.
+            self.gateway.pools.store(Arc::new(pools));
+            self.replace(&old_pools);
+            for why in merged.left_out {
+                tracing::warn!("a discovered endpoint is left out: {why}");
+            }
+            tell_difference(&self.current, &new);
+        }
+        self.written = written;
         self.current = new;
         self.watch_pools(&old_pools);
         self.forget_gone(&old_pools);
         Ok(())
+    }
+
+    /// Ends the discovery of pools that are gone or are to discover otherwise, and starts that of others.
+    fn watch_discovery(&mut self) {
+        let pools = &self.written.pools;
+        let wanted = |name: &str| pools.iter().find(|pool| pool.name == name);
+        self.discoveries
+            .retain(|name, (of, _)| wanted(name).is_some_and(|pool| pool.discovery == *of));
+        for pool in pools {
+            if !self.discoveries.contains_key(&pool.name) {
+                let mut tasks = JoinSet::new();
+                discovery::watch(pool, &self.tell, &self.gateway, &mut tasks);
+                let watched = (pool.discovery.clone(), tasks);
+                self.discoveries.insert(pool.name.clone(), watched);
+            }
+        }
     }
 
     fn replace(&self, old: &Pools) {
@@ -140,9 +208,7 @@ impl Reloader {
                 .filter(|new| new.pool == endpoint.pool && new.name == endpoint.name)
                 .peekable();
             if named_so.peek().is_none() {
-                self.gateway
-                    .metrics
-                    .forget_endpoint(&endpoint.pool, &endpoint.name);
+                endpoint.metrics.forget();
             }
             if !named_so.any(|new| new.id == endpoint.id) {
                 if let Some(feed) = &endpoint.feed {
@@ -164,10 +230,25 @@ fn endpoints(pools: &Pools) -> Vec<Arc<Endpoint>> {
         .collect()
 }
 
-/// What changes when the file is written or replaced.
-fn stamp(path: &Path) -> Option<(SystemTime, u64)> {
-    let metadata = std::fs::metadata(path).ok()?;
-    Some((metadata.modified().ok()?, metadata.len()))
+/// Logs which endpoints came and went.
+fn tell_difference(old: &Config, new: &Config) {
+    let names = |config: &Config, pool: &str| {
+        let pool = config.pools.iter().find(|of| of.name == pool);
+        let endpoints = pool.into_iter().flat_map(|pool| &pool.endpoints);
+        endpoints
+            .map(|endpoint| endpoint.name.clone())
+            .collect::<BTreeSet<_>>()
+    };
+    for pool in &new.pools {
+        let (before, now) = (names(old, &pool.name), names(new, &pool.name));
+        let (came, went): (Vec<_>, Vec<_>) = (
+            now.difference(&before).collect(),
+            before.difference(&now).collect(),
+        );
+        if !(came.is_empty() && went.is_empty()) {
+            tracing::info!(pool = pool.name, ?came, ?went, "the pool has other endpoints");
+        }
+    }
 }
 
 /// Keys whose change has no effect on a running process.
@@ -181,6 +262,7 @@ fn needs_restart(started: &Config, new: &Config) -> Vec<&'static str> {
         ("limits.send_timeout", a.send_timeout != b.send_timeout),
         ("limits.buffered_bodies", a.buffered_bodies != b.buffered_bodies),
         ("access_log.to", started.access_log.to != new.access_log.to),
+        ("traces", started.traces != new.traces),
         ("shutdown", started.shutdown != new.shutdown),
         ("prefix_index", started.prefix_index != new.prefix_index),
         ("upgrade_socket", started.upgrade_socket != new.upgrade_socket),

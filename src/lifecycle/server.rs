@@ -7,12 +7,14 @@ use crate::admin::{self, Admin};
 use crate::config::Config;
 use crate::config::schema::AccessLogTarget;
 use crate::datalayer::dns::Dns;
+use crate::discovery::{self, Discovered};
 use crate::prefix::PrefixIndex;
 use crate::proxy::budget::BodyBudget;
 use crate::proxy::guarded::{ConnectionLimits, Guarded};
 use crate::proxy::{Gateway, Proxy};
 use crate::telemetry::Metrics;
 use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::traces::Traces;
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -53,7 +55,8 @@ pub struct Start {
 /// # Errors
 /// When a port cannot be bound, or a part cannot start.
 pub fn run(config: &Config, start: Start) -> anyhow::Result<()> {
-    let gateway = Arc::new(gateway(config)?);
+    let discovered = discovery::first_look(config)?;
+    let gateway = Arc::new(gateway(&discovered.merge(config).config)?);
     let readiness = Readiness::default();
     let admin_listener = std_listener(config.admin.listen)?;
     if !start.upgrade {
@@ -75,6 +78,7 @@ pub fn run(config: &Config, start: Start) -> anyhow::Result<()> {
         readiness: readiness.clone(),
         admin_listener: Mutex::new(Some(admin_listener)),
         config: config.clone(),
+        discovered,
         path: start.path,
         handed_over: handed_over.clone(),
     };
@@ -108,6 +112,7 @@ pub fn gateway(config: &Config) -> anyhow::Result<Gateway> {
         index,
         budget: BodyBudget::new(config.limits.buffered_bodies.0),
         access_log: access_log(&config.access_log.to)?,
+        traces: Traces::start(&config.traces).context("traces")?,
         decisions: Default::default(),
         drain: Drain::default(),
         connector: Arc::new(Connector::new(None)),
@@ -174,7 +179,9 @@ struct Control {
     gateway: Arc<Gateway>,
     readiness: Readiness,
     admin_listener: Mutex<Option<std::net::TcpListener>>,
+    /// As it was written, and what was discovered beside.
     config: Config,
+    discovered: Discovered,
     path: PathBuf,
     /// Told when a new process takes over.
     handed_over: Arc<Notify>,
@@ -212,6 +219,12 @@ impl Control {
             tracing::warn!(cut = self.gateway.drain.count(), "the grace period is over");
         }
         self.gateway.access_log.flush();
+        if self.gateway.traces.is_some() {
+            let gateway = self.gateway.clone();
+            // It waits for the collector; what the workers still do must not wait with it.
+            let sent = tokio::task::spawn_blocking(move || gateway.traces.as_ref().map(Traces::shutdown));
+            let _ = sent.await;
+        }
         std::process::exit(0);
     }
 }
@@ -220,7 +233,12 @@ impl Control {
 impl BackgroundService for Control {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         self.serve_admin();
-        let reloader = Reloader::start(self.gateway.clone(), self.config.clone(), self.path.clone());
+        let reloader = Reloader::start(
+            self.gateway.clone(),
+            self.config.clone(),
+            self.discovered.clone(),
+            self.path.clone(),
+        );
         match signal(SignalKind::hangup()) {
             Ok(hangups) => drop(tokio::spawn(reloader.run(hangups))),
             Err(fault) => tracing::error!(%fault, "SIGHUP cannot be received"),

@@ -61,6 +61,16 @@ impl PathKind {
         }
     }
 
+    /// The word for it in OpenTelemetry's conventions for generative AI (`gen_ai.operation.name`), if there is one.
+    pub const fn operation(self) -> Option<&'static str> {
+        match self {
+            Self::Completions => Some("text_completion"),
+            Self::Chat | Self::Responses | Self::Messages => Some("chat"),
+            Self::Embeddings => Some("embeddings"),
+            _ => None,
+        }
+    }
+
     /// Whether [`Peek::feed`](super::Peek::feed) reads a prompt from such a request, so that it can be routed by it.
     pub const fn carries_prompt(self) -> bool {
         match self {

@@ -235,7 +235,10 @@ impl Pool {
         now: Mono,
         choose: impl FnOnce(&Scheduler, &RequestView, &[EndpointView], &mut Pcg64Mcg) -> Result<Decision, E>,
     ) -> Result<Decision, E> {
-        let matches = self.look_up(snapshot, prompt);
+        let matches = match &prompt.stopwatch {
+            None => self.look_up(snapshot, prompt),
+            Some(stopwatch) => stopwatch.time(|| self.look_up(snapshot, prompt)),
+        };
         let mut filtered: SmallVec<[(EndpointId, &'static str); 16]> = SmallVec::new();
         let mut views = SmallVec::<[EndpointView<'_>; 16]>::new();
         let slow_start = SlowStart::of(snapshot, now, self.settings.slow_start);

@@ -3,6 +3,7 @@
 use super::keys::Keys;
 use super::tokens::TokenRate;
 use crate::prefix::{BlockHash, ChainHasher, PromptKeys};
+use crate::telemetry::traces::Stopwatch;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -25,6 +26,8 @@ pub struct Prompt {
     pub stream: bool,
     /// Hash of the session header's value.
     pub session: Option<u64>,
+    /// Times its lookup, when the request is traced.
+    pub stopwatch: Option<Arc<Stopwatch>>,
 }
 
 /// Length of a prompt, for logs and admin pages.
@@ -48,6 +51,7 @@ impl Prompt {
             fills_cache: false,
             stream: false,
             session: None,
+            stopwatch: None,
         }
     }
 

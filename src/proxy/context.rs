@@ -9,6 +9,7 @@ use crate::lifecycle::InFlight;
 use crate::openai::PathKind;
 use crate::openai::{ResponseFacts, UsageScanner};
 use crate::pool::Plan;
+use crate::telemetry::traces::Trace;
 use bytes::Bytes;
 use http::HeaderValue;
 use std::net::IpAddr;
@@ -47,6 +48,8 @@ pub struct Context {
     pub fresh_connection: bool,
     pub response: ResponseProgress,
     pub decision_time: Duration,
+    /// Its trace, when it is traced.
+    pub trace: Option<Box<Trace>>,
 }
 
 /// An answer of the gateway's own.
@@ -132,6 +135,7 @@ impl Context {
             fresh_connection: false,
             response: ResponseProgress::default(),
             decision_time: Duration::ZERO,
+            trace: None,
         }
     }
 }

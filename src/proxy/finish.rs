@@ -61,12 +61,30 @@ pub fn finish(gateway: &Gateway, session: &Session, error: Option<&Error>, ctx: 
         if let (Some(extension), Some(plan)) = (ctx.response.extension.take(), &ctx.plan) {
             extension.finish(plan, &facts);
         }
+        count_tokens(gateway, ctx, &facts);
     }
     count(gateway, ctx, status, elapsed);
     compare(ctx, &facts);
     judge_endpoint(gateway, ctx, outcome, &facts);
-    if gateway.access_log.is_on() && (status >= 400 || sampled(gateway.settings.load().access_log_sample)) {
-        log(gateway, session, ctx, outcome, status, &facts, elapsed);
+    let is_logged = gateway.access_log.is_on()
+        && gateway
+            .settings
+            .load()
+            .logged
+            .takes(status, elapsed, rand::random);
+    let trace = ctx.trace.take();
+    if is_logged || trace.is_some() {
+        let trace_id = trace.as_ref().map(|trace| trace.id());
+        let record = Record {
+            trace_id: trace_id.as_deref(),
+            ..record(session, ctx, outcome, status, &facts, elapsed)
+        };
+        if is_logged {
+            gateway.access_log.write(&record);
+        }
+        if let (Some(traces), Some(trace)) = (&gateway.traces, trace) {
+            traces.end(*trace, &record, ctx.path_kind.operation());
+        }
     }
     if let Some(plan) = ctx.plan.take() {
         let pool = plan.pool.clone();
@@ -128,13 +146,18 @@ fn learn(gateway: &Gateway, ctx: &Context, facts: &ResponseFacts) {
     });
 }
 
-/// How fast the stream ran; `None` for what was no stream or too short to say.
-fn stream_rate(gateway: &Gateway, ctx: &Context, attempt: &Attempt, tokens: u64) -> Option<StreamRate> {
+/// Mean time from one token to the next; `None` for what was no stream or too short to say.
+fn s_per_token(gateway: &Gateway, ctx: &Context, attempt: &Attempt, tokens: u64) -> Option<f64> {
     if !ctx.response.is_sse || tokens < 2 {
         return None;
     }
     let first_byte_at = attempt.dispatch.at + ctx.response.first_byte_after?;
-    let s_per_token = gateway.now().since(first_byte_at).as_secs_f64() / (tokens - 1) as f64;
+    Some(gateway.now().since(first_byte_at).as_secs_f64() / (tokens - 1) as f64)
+}
+
+/// How fast the stream ran.
+fn stream_rate(gateway: &Gateway, ctx: &Context, attempt: &Attempt, tokens: u64) -> Option<StreamRate> {
+    let s_per_token = s_per_token(gateway, ctx, attempt, tokens)?;
     let load = attempt.endpoint.load.sample();
     let active_tokens = (attempt.active_before + load.active_tokens) as f64 / 2.0;
     Some(StreamRate {
@@ -163,6 +186,26 @@ fn count(gateway: &Gateway, ctx: &Context, status: u16, elapsed: Duration) {
     metrics.matched_blocks.inc_by(blocks.matched.into());
 }
 
+/// Counts tokens and their times by model, of what an endpoint answered well: so that clients cannot make up labels.
+fn count_tokens(gateway: &Gateway, ctx: &Context, facts: &ResponseFacts) {
+    let answered = ctx.path_kind.carries_prompt() && (200..300).contains(&ctx.response.status);
+    let Some(plan) = ctx.plan.as_ref().filter(|_| answered) else {
+        return;
+    };
+    let Some(attempt) = &plan.attempt else { return };
+    let Some(metrics) = attempt.endpoint.metrics.model(&plan.prompt.model) else {
+        return;
+    };
+    metrics.count_tokens(facts.prompt_tokens, facts.cached_tokens, facts.completion_tokens);
+    if let Some(first_byte) = ctx.response.first_byte_after.filter(|_| ctx.response.is_sse) {
+        metrics.first_token.observe(first_byte.as_secs_f64());
+    }
+    let tokens = facts.completion_tokens.unwrap_or(0);
+    if let Some(s_per_token) = s_per_token(gateway, ctx, attempt, tokens) {
+        metrics.inter_token.observe(s_per_token);
+    }
+}
+
 /// Counts the predicted against the reported match.
 fn compare(ctx: &Context, facts: &ResponseFacts) {
     let Some(reported) = facts.cached_tokens else {
@@ -174,24 +217,20 @@ fn compare(ctx: &Context, facts: &ResponseFacts) {
     }
 }
 
-fn sampled(share: f64) -> bool {
-    share >= 1.0 || (share > 0.0 && rand::random::<f64>() < share)
-}
-
-fn log(
-    gateway: &Gateway,
-    session: &Session,
-    ctx: &Context,
+/// What there is to tell of the request.
+fn record<'a>(
+    session: &'a Session,
+    ctx: &'a Context,
     outcome: Outcome,
     status: u16,
     facts: &ResponseFacts,
     elapsed: Duration,
-) {
+) -> Record<'a> {
     let plan = ctx.plan.as_ref();
     let attempt = plan.and_then(|plan| plan.attempt.as_ref());
     let blocks = plan.map(Plan::blocks).unwrap_or_default();
     let request = session.req_header();
-    gateway.access_log.write(&Record {
+    Record {
         at: SystemTime::now(),
         request_id: &ctx.request_id,
         client: session
@@ -222,7 +261,8 @@ fn log(
         decision_time: ctx.decision_time,
         first_byte_after: ctx.response.first_byte_after,
         duration: elapsed,
-    });
+        trace_id: None,
+    }
 }
 
 fn millis(duration: Duration) -> f64 {

@@ -75,9 +75,12 @@ impl Gateway {
         let body = std::mem::take(&mut ctx.body);
         let headers = &session.req_header().headers;
         let inspected = self.inspect(ctx.path_kind, &body, headers).await;
+        if let Some(trace) = &mut ctx.trace {
+            trace.parsed(started);
+        }
         let Inspected {
             pool,
-            prompt,
+            mut prompt,
             tokenizing,
         } = match inspected {
             Ok(inspected) => inspected,
@@ -87,6 +90,8 @@ impl Gateway {
             }
         };
         pool.settle(FIRST_CHECK).await;
+        prompt.stopwatch = ctx.trace.as_ref().map(|trace| trace.stopwatch());
+        let asked = Instant::now();
         let admission = match &pool.waiting {
             Some(room) => pool.admit(prompt, claim(room.sharing(), headers, body.len()), self.now()),
             None => Admission::Placed(pool.place(prompt, self.now())),
@@ -94,11 +99,15 @@ impl Gateway {
         drop(body);
         ctx.decision_time = started.elapsed().saturating_sub(tokenizing);
         pool.decision_duration.observe(ctx.decision_time.as_secs_f64());
+        let waited = matches!(admission, Admission::Waits(_));
         let plan = match admission {
             Admission::Placed(plan) => Ok(plan),
             Admission::Waits(waiting) => self.wait(session, waiting).await?,
             Admission::Refused(away) => Err(refusal(&away)),
         };
+        if let Some(trace) = &mut ctx.trace {
+            trace.placed(asked, waited);
+        }
         match plan {
             Ok(plan) => Self::take_plan(&pool, plan, ctx),
             Err(refusal) => ctx.refused = Some(refusal),

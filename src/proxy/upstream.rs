@@ -38,6 +38,9 @@ pub fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>> {
         return Err(inspect::exhausted(ctx));
     };
     let endpoint = &attempt.endpoint;
+    if let Some(trace) = &mut ctx.trace {
+        trace.attempt(&endpoint.name, endpoint.address());
+    }
     let Some(address) = endpoint.address() else {
         let retry = failed(gateway, ctx, Reason::ConnectFailed);
         let mut error = Error::explain(ErrorType::ConnectError, "the endpoint's name is not resolved");
@@ -205,6 +208,9 @@ fn judge(gateway: &Gateway, ctx: &mut Context, verdict: &verdict::Pending, end: 
 }
 
 fn first_byte(gateway: &Gateway, ctx: &mut Context) {
+    if let Some(trace) = &mut ctx.trace {
+        trace.first_byte();
+    }
     let Some(plan) = &mut ctx.plan else { return };
     let undisturbed = plan.attempts() == 1 && (200..300).contains(&ctx.response.status);
     let Some(attempt) = &mut plan.attempt else { return };
@@ -234,6 +240,9 @@ pub fn failed(gateway: &Gateway, ctx: &mut Context, reason: Reason) -> bool {
 
 fn give_up(gateway: &Gateway, ctx: &mut Context, reason: Reason, retry: bool) {
     ctx.failure = Some(reason);
+    if let Some(trace) = &mut ctx.trace {
+        trace.failed(reason.label());
+    }
     ctx.fresh_connection = false;
     let busy = ctx.response.busy;
     ctx.response = ResponseProgress::default();

@@ -58,6 +58,27 @@ pub struct Record<'a> {
     /// From the choice of the endpoint to the first body byte.
     pub first_byte_after: Option<Duration>,
     pub duration: Duration,
+    /// Trace that the request belongs to, when it is traced.
+    pub trace_id: Option<&'a str>,
+}
+
+/// Which requests are logged.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Selection {
+    /// Share of those that are neither errors nor slow, 0..=1.
+    pub sample: f64,
+    /// Requests that took longer are always logged.
+    pub slow_after: Option<Duration>,
+}
+
+impl Selection {
+    /// Whether a request is logged that ended so; `draw` is even over 0..1.
+    pub fn takes(&self, status: u16, took: Duration, draw: impl FnOnce() -> f64) -> bool {
+        status >= 400
+            || self.sample >= 1.0
+            || self.slow_after.is_some_and(|slow| took > slow)
+            || (self.sample > 0.0 && draw() < self.sample)
+    }
 }
 
 /// Where records go. Cloning shares the writer.
@@ -254,7 +275,24 @@ mod tests {
             decision_time: Duration::ZERO,
             first_byte_after: None,
             duration: Duration::ZERO,
+            trace_id: None,
         }
+    }
+
+    #[test]
+    fn errors_and_slow_requests_are_always_logged() {
+        let second = Duration::from_secs(1);
+        let some = Selection {
+            sample: 0.1,
+            slow_after: Some(second),
+        };
+        assert!(some.takes(200, second, || 0.09));
+        assert!(!some.takes(200, second, || 0.1));
+        assert!(some.takes(400, Duration::ZERO, || 0.9));
+        assert!(some.takes(200, second + Duration::from_nanos(1), || 0.9));
+        let only_slow = Selection { sample: 0.0, ..some };
+        assert!(!only_slow.takes(200, second, || 0.0));
+        assert!(only_slow.takes(200, second * 2, || 0.9));
     }
 
     #[test]

@@ -93,24 +93,6 @@ impl KvFamilies {
         }
     }
 
-    pub(super) fn forget_endpoint(&self, pool: &str, endpoint: &str) {
-        let labels = [pool, endpoint];
-        for family in [&self.connected, &self.last_sequence, &self.owned_blocks] {
-            let _ = family.remove_label_values(&labels);
-        }
-        for family in [&self.gaps, &self.predicted_tokens, &self.reported_tokens] {
-            let _ = family.remove_label_values(&labels);
-        }
-        for outcome in ["success", "failure"] {
-            let _ = self.replays.remove_label_values(&[pool, endpoint, outcome]);
-        }
-        for comparison in COMPARISONS {
-            let _ = self
-                .predictions
-                .remove_label_values(&[pool, endpoint, comparison]);
-        }
-    }
-
     pub(super) fn count_tokenization(&self, pool: &str, outcome: &str) {
         debug_assert!(OUTCOMES.contains(&outcome));
         self.tokenizations.with_label_values(&[pool, outcome]).inc();

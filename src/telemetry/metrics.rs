@@ -1,15 +1,21 @@
 //! The gateway's metric families, built once and passed in; nothing uses a global registry.
 
 use super::kv::{KvFamilies, KvMetrics};
+use super::models::{ModelFamilies, ModelMetrics, SeenModels};
 use super::names;
 use super::queue::{QueueFamilies, QueueMetrics};
+use super::series::Forget;
+use crate::discovery::Origin;
 use crate::proxy::error::Reason;
+use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
 use prometheus::{
     Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry, TextEncoder,
 };
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Seconds from 1 us, for what happens inside the gateway.
 const MICROSECOND_BUCKETS: &[f64] = &[
@@ -25,6 +31,8 @@ pub(super) const SECOND_BUCKETS: &[f64] = &[
 #[derive(Clone)]
 pub struct Metrics {
     registry: Registry,
+    /// Families with series of endpoints.
+    per_endpoint: Arc<[Box<dyn Forget>]>,
     requests: IntCounterVec,
     request_duration: HistogramVec,
     first_byte: HistogramVec,
@@ -41,6 +49,8 @@ pub struct Metrics {
     errors: IntCounterVec,
     retries: IntCounterVec,
     scrapes: IntCounterVec,
+    discovery_lookups: IntCounterVec,
+    models: ModelFamilies,
     kv: KvFamilies,
     queue: QueueFamilies,
     /// Reloads by outcome (`success`, `failure`).
@@ -56,7 +66,10 @@ impl Metrics {
     /// Only when two families have one name, which a test would show.
     pub fn new() -> prometheus::Result<Self> {
         let registry = Registry::new();
-        let build = Families { registry: &registry };
+        let build = Families {
+            registry: &registry,
+            per_endpoint: RefCell::default(),
+        };
         let info = build.gauges(
             names::BUILD_INFO,
             "Version and commit of this binary.",
@@ -79,6 +92,8 @@ impl Metrics {
         registry.register(Box::new(index_bytes.clone()))?;
         let on_endpoint = ["pool", "endpoint"];
         let queue = QueueFamilies::new(&build)?;
+        let kv = KvFamilies::new(&build)?;
+        let models = ModelFamilies::new(&build)?;
         Ok(Self {
             requests: build.counters(
                 names::REQUESTS,
@@ -148,12 +163,19 @@ impl Metrics {
                 "Scrapes of the endpoint's metrics, by outcome.",
                 &["pool", "endpoint", "outcome"],
             )?,
+            discovery_lookups: build.counters(
+                names::DISCOVERY_LOOKUPS,
+                "Looks for endpoints beside the configuration's list, by source (dns, file) and outcome.",
+                &["pool", "source", "outcome"],
+            )?,
             config_reloads: build.counters(names::CONFIG_RELOADS, "Configuration reloads.", &["outcome"])?,
             config_last_reload_successful: last_reload,
-            kv: KvFamilies::new(&build)?,
+            kv,
+            models,
             queue,
             index_bytes,
             errors,
+            per_endpoint: build.per_endpoint.into_inner().into(),
             registry,
         })
     }
@@ -175,6 +197,8 @@ impl Metrics {
                 .map(|kind| self.decisions.with_label_values(&[pool, endpoint, kind])),
             kv: self.kv.endpoint(pool, endpoint),
             families: self.clone(),
+            models: SeenModels::default(),
+            gone: AtomicBool::new(false),
         }
     }
 
@@ -204,6 +228,14 @@ impl Metrics {
             .collect()
     }
 
+    /// Counts a look for endpoints.
+    pub fn count_discovery(&self, pool: &str, source: Origin, found: bool) {
+        let outcome = if found { "success" } else { "failure" };
+        self.discovery_lookups
+            .with_label_values(&[pool, source.as_str(), outcome])
+            .inc();
+    }
+
     /// Counts a request that no endpoint answered.
     pub fn count_unrouted(&self, pool: &str, code: u16, path_kind: &str) {
         self.requests
@@ -214,26 +246,6 @@ impl Metrics {
     /// Counts an attempt at token ids by its outcome.
     pub fn count_tokenization(&self, pool: &str, outcome: &str) {
         self.kv.count_tokenization(pool, outcome);
-    }
-
-    /// Removes all series of an endpoint that is gone.
-    pub fn forget_endpoint(&self, pool: &str, endpoint: &str) {
-        let labels = [pool, endpoint];
-        let _ = self.request_duration.remove_label_values(&labels);
-        let _ = self.first_byte.remove_label_values(&labels);
-        for family in [&self.prompt_blocks, &self.matched_blocks] {
-            let _ = family.remove_label_values(&labels);
-        }
-        for family in [&self.inflight, &self.pending_prefill, &self.index_blocks] {
-            let _ = family.remove_label_values(&labels);
-        }
-        self.kv.forget_endpoint(pool, endpoint);
-        for state in crate::pool::State::ALL {
-            let _ = self.state.remove_label_values(&[pool, endpoint, state.as_str()]);
-        }
-        for kind in ["warm", "cold", "unkeyed"] {
-            let _ = self.decisions.remove_label_values(&[pool, endpoint, kind]);
-        }
     }
 
     /// The text exposition of everything.
@@ -262,6 +274,9 @@ pub struct EndpointMetrics {
     pub kv: KvMetrics,
     decisions: [IntCounter; 3],
     families: Metrics,
+    models: SeenModels,
+    /// The endpoint left: requests that are still on it make no series anew.
+    gone: AtomicBool,
 }
 
 impl EndpointMetrics {
@@ -281,15 +296,39 @@ impl EndpointMetrics {
         self.decisions.each_ref().map(IntCounter::get)
     }
 
+    /// Removes all series of the endpoint, which is gone. What is counted from now on is not shown.
+    pub fn forget(&self) {
+        self.gone.store(true, Ordering::SeqCst);
+        for family in &*self.families.per_endpoint {
+            family.forget(&self.pool, &self.endpoint);
+        }
+    }
+
+    fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
     /// Counts an answered request.
     pub fn count_request(&self, code: u16, path_kind: &str) {
+        if self.is_gone() {
+            return;
+        }
         let code = code_label(code);
         let labels = [&*self.pool, &*self.endpoint, code.as_ref(), path_kind];
         self.families.requests.with_label_values(&labels).inc();
     }
 
+    /// The handles of `model`, which the endpoint answered well; `None` when the endpoint is gone.
+    pub fn model(&self, model: &str) -> Option<Arc<ModelMetrics>> {
+        let families = &self.families.models;
+        (!self.is_gone()).then(|| self.models.get(families, &self.pool, &self.endpoint, model))
+    }
+
     /// Counts a failed try that is repeated elsewhere.
     pub fn count_retry(&self, cause: &str) {
+        if self.is_gone() {
+            return;
+        }
         self.families
             .retries
             .with_label_values(&[&*self.pool, &*self.endpoint, cause])
@@ -298,6 +337,9 @@ impl EndpointMetrics {
 
     /// Counts a scrape.
     pub fn count_scrape(&self, outcome: &str) {
+        if self.is_gone() {
+            return;
+        }
         self.families
             .scrapes
             .with_label_values(&[&*self.pool, &*self.endpoint, outcome])
@@ -306,6 +348,9 @@ impl EndpointMetrics {
 
     /// Shows the state that the endpoint is in.
     pub fn show_state(&self, state: crate::pool::State) {
+        if self.is_gone() {
+            return;
+        }
         for each in crate::pool::State::ALL {
             let labels = [&*self.pool, &*self.endpoint, each.as_str()];
             self.families
@@ -342,24 +387,34 @@ fn code_label(code: u16) -> std::borrow::Cow<'static, str> {
 /// Makes and registers families.
 pub(super) struct Families<'a> {
     registry: &'a Registry,
+    /// Those with series of endpoints.
+    per_endpoint: RefCell<Vec<Box<dyn Forget>>>,
 }
 
 impl Families<'_> {
+    fn register<T>(&self, family: MetricVec<T>, labels: &[&str]) -> prometheus::Result<MetricVec<T>>
+    where
+        T: MetricVecBuilder + 'static,
+        MetricVec<T>: Collector,
+    {
+        self.registry.register(Box::new(family.clone()))?;
+        if labels.contains(&"endpoint") {
+            self.per_endpoint.borrow_mut().push(Box::new(family.clone()));
+        }
+        Ok(family)
+    }
+
     pub(super) fn counters(
         &self,
         name: &str,
         help: &str,
         labels: &[&str],
     ) -> prometheus::Result<IntCounterVec> {
-        let family = IntCounterVec::new(Opts::new(name, help), labels)?;
-        self.registry.register(Box::new(family.clone()))?;
-        Ok(family)
+        self.register(IntCounterVec::new(Opts::new(name, help), labels)?, labels)
     }
 
     pub(super) fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<GaugeVec> {
-        let family = GaugeVec::new(Opts::new(name, help), labels)?;
-        self.registry.register(Box::new(family.clone()))?;
-        Ok(family)
+        self.register(GaugeVec::new(Opts::new(name, help), labels)?, labels)
     }
 
     pub(super) fn int_gauges(
@@ -368,9 +423,7 @@ impl Families<'_> {
         help: &str,
         labels: &[&str],
     ) -> prometheus::Result<IntGaugeVec> {
-        let family = IntGaugeVec::new(Opts::new(name, help), labels)?;
-        self.registry.register(Box::new(family.clone()))?;
-        Ok(family)
+        self.register(IntGaugeVec::new(Opts::new(name, help), labels)?, labels)
     }
 
     pub(super) fn histograms(
@@ -380,8 +433,9 @@ impl Families<'_> {
         labels: &[&str],
         buckets: &[f64],
     ) -> prometheus::Result<HistogramVec> {
-        let family = HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?;
-        self.registry.register(Box::new(family.clone()))?;
-        Ok(family)
+        self.register(
+            HistogramVec::new(HistogramOpts::new(name, help).buckets(buckets.to_vec()), labels)?,
+            labels,
+        )
     }
 }

@@ -10,13 +10,13 @@ const CHAT: &str = "/v1/chat/completions";
 
 /// Clients that ask one after another until told to stop: half of them on a connection that they keep, half on a new
 /// one each time. Every answer must be well.
-struct Load {
+pub(super) struct Load {
     go_on: Arc<AtomicBool>,
     clients: Vec<JoinHandle<usize>>,
 }
 
 impl Load {
-    fn on(gateway: &Gateway, body: &str) -> Self {
+    pub(super) fn on(gateway: &Gateway, body: &str) -> Self {
         let go_on = Arc::new(AtomicBool::new(true));
         let clients = (0..4).map(|n| {
             let (to, body, go_on) = (gateway.data, body.to_owned(), go_on.clone());
@@ -42,7 +42,7 @@ impl Load {
     }
 
     /// Ends the load; returns how many requests were answered.
-    async fn stop(self) -> usize {
+    pub(super) async fn stop(self) -> usize {
         self.go_on.store(false, Ordering::Relaxed);
         let mut answers = 0;
         for client in self.clients {

@@ -2,6 +2,7 @@
 
 mod bodies;
 mod contract;
+mod discovery;
 mod endings;
 mod framing;
 mod front;
@@ -17,4 +18,5 @@ mod seeds;
     reason = "each part of the tests uses its own part of it"
 )]
 mod support;
+mod traces;
 mod truth;

@@ -6,6 +6,7 @@ use crate::config::Config;
 use crate::config::schema::{Endpoint, Pool, PrefixSource};
 use crate::datalayer::models::Models;
 use crate::datalayer::vllm::EngineMetrics;
+use crate::discovery;
 use crate::kv_events::ownership::{BlockSink, Limits};
 use crate::kv_events::subscriber::{Source, Status, Subscription};
 use crate::prefix::BlockHash;
@@ -111,6 +112,7 @@ pub fn run(config: &Config) -> anyhow::Result<Vec<Report>> {
         .worker_threads(1)
         .enable_all()
         .build()?;
+    let config = discovery::first_look(config)?.merge(config).config;
     runtime.block_on(async {
         let mut reports = Vec::new();
         for pool in &config.pools {
@@ -134,7 +136,7 @@ fn local_tokenizer(pool: &Pool) -> anyhow::Result<Option<Tokenizer>> {
 }
 
 async fn probe(pool: &Pool, endpoint: &Endpoint, tokenizer: Option<&Tokenizer>) -> anyhow::Result<Report> {
-    let key = pool.api_key.as_ref().map(|key| key.0.as_str());
+    let key = pool.api_key.as_ref().map(|key| key.expose());
     let engine = Engine::new(&endpoint.url.to_string(), key)?;
     let mut report = Report {
         pool: pool.name.clone(),

@@ -2,7 +2,7 @@
 
 use super::super::address::EndpointUrl;
 use super::super::units::Period;
-use super::{Overload, Scheduling, Secret};
+use super::{Discovery, Overload, Scheduling, Secret};
 use crate::kv_events::address::{Address, AddressError};
 use crate::kv_events::subscriber::Source;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -22,6 +22,8 @@ pub struct Pool {
     pub models: Vec<String>,
     /// The model servers.
     pub endpoints: Vec<Endpoint>,
+    /// Endpoints that come and go, beside those that are listed.
+    pub discovery: Discovery,
     /// The endpoints' own API key (vLLM's `--api-key`); sent instead of what the client sent.
     #[schemars(example = "${VLLM_API_KEY}")]
     pub api_key: Option<Secret>,
@@ -62,6 +64,7 @@ impl Default for Pool {
             name: "default".to_owned(),
             models: Vec::new(),
             endpoints: Vec::new(),
+            discovery: Discovery::default(),
             api_key: None,
             metrics: Metrics::default(),
             health: Health::default(),
@@ -107,6 +110,15 @@ pub struct Endpoint {
     #[serde(default)]
     #[schemars(example = 256)]
     pub max_inflight: Option<NonZeroU32>,
+}
+
+impl Endpoint {
+    /// Without a name it takes host:port of its url.
+    pub fn take_name(&mut self) {
+        if self.name.is_empty() {
+            self.name = self.url.authority();
+        }
+    }
 }
 
 /// How the endpoints' metrics are read.

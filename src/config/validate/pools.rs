@@ -2,9 +2,12 @@
 
 use super::super::diagnostic::Diagnostic;
 use super::super::schema::{Config, Endpoint, Pool};
-use super::{Check, leads_to};
+use super::Check;
 use crate::prefix::MAX_ENDPOINTS;
 use std::collections::HashMap;
+
+/// The pool that lists a URL, and where.
+pub(super) type Urls<'c> = HashMap<String, (&'c str, String)>;
 
 impl Check<'_> {
     pub(super) fn pools(&mut self, config: &Config) {
@@ -29,6 +32,7 @@ impl Check<'_> {
         for (i, pool) in config.pools.iter().enumerate() {
             let path = format!("pools[{i}]");
             self.endpoints(pool, &path, &mut urls);
+            self.discovery(pool, &path);
             self.api_key(pool, &path);
             self.loops(config, pool, &path);
             self.watching(pool, &path);
@@ -121,19 +125,32 @@ impl Check<'_> {
         }
     }
 
-    fn endpoints<'c>(&mut self, pool: &'c Pool, path: &str, urls: &mut HashMap<String, (&'c str, String)>) {
+    fn endpoints<'c>(&mut self, pool: &'c Pool, path: &str, urls: &mut Urls<'c>) {
+        let damaged = self.damaged(&format!("{path}.discovery"));
         let path = format!("{path}.endpoints");
-        if pool.endpoints.is_empty() && !self.damaged(&path) {
+        let none = pool.endpoints.is_empty() && pool.discovery.is_off();
+        if none && !damaged && !self.damaged(&path) {
             let fault = Diagnostic::error(format!("the pool `{}` has no endpoints", pool.name));
             self.report(
                 &path,
                 fault
-                    .expected("at least one")
+                    .expected("at least one, or `discovery`")
                     .fix("add `endpoints: [{ url: http://127.0.0.1:8000 }]`"),
             );
         }
+        self.endpoint_list(&pool.name, &pool.endpoints, &path, urls);
+    }
+
+    /// The endpoints listed at `path`, of the pool named `pool`.
+    pub(super) fn endpoint_list<'c>(
+        &mut self,
+        pool: &'c str,
+        endpoints: &'c [Endpoint],
+        path: &str,
+        urls: &mut Urls<'c>,
+    ) {
         let mut names: HashMap<&str, usize> = HashMap::new();
-        for (j, endpoint) in pool.endpoints.iter().enumerate() {
+        for (j, endpoint) in endpoints.iter().enumerate() {
             let at = format!("{path}[{j}]");
             self.name(&endpoint.name, "endpoint", &format!("{at}.name"));
             let doubled = self.doubled_url(pool, endpoint, &at, urls);
@@ -156,20 +173,14 @@ impl Check<'_> {
 
     /// One server, one endpoint: in the same pool a second entry would count its load twice. In two pools it
     /// may be meant (two LoRA families on one engine), but each pool sees only its own share of the load.
-    fn doubled_url<'c>(
-        &mut self,
-        pool: &'c Pool,
-        endpoint: &Endpoint,
-        at: &str,
-        urls: &mut HashMap<String, (&'c str, String)>,
-    ) -> bool {
+    fn doubled_url<'c>(&mut self, pool: &'c str, endpoint: &Endpoint, at: &str, urls: &mut Urls<'c>) -> bool {
         let path = format!("{at}.url");
         let Some((other_pool, first)) = urls.get(&endpoint.url.to_string()).cloned() else {
-            urls.insert(endpoint.url.to_string(), (&pool.name, path));
+            urls.insert(endpoint.url.to_string(), (pool, path));
             return false;
         };
         let line = self.line(&first);
-        if other_pool == pool.name {
+        if other_pool == pool {
             let fault = Diagnostic::error(format!("`{}` is listed twice in this pool", endpoint.url))
                 .expected(format!("each server once; line {line} has it"))
                 .fix("remove one of the two, or correct its port");
@@ -192,7 +203,7 @@ impl Check<'_> {
                 .0
                 .iter()
                 .chain([&config.admin.listen])
-                .find(|own| leads_to(&endpoint.url, own));
+                .find(|own| endpoint.url.leads_to(own));
             if let Some(own) = own {
                 let fault = Diagnostic::error(format!(
                     "`{}` is Homing's own port {own}: requests would go round in circles",
@@ -253,7 +264,9 @@ impl Check<'_> {
 
     fn api_key(&mut self, pool: &Pool, path: &str) {
         let Some(key) = &pool.api_key else { return };
-        if key.0.is_empty() || http::HeaderValue::try_from(&key.0).is_err() {
+        let word = key.expose();
+        // What is wrong with its file has been told.
+        if key.file().is_none() && word.is_empty() || http::HeaderValue::try_from(word).is_err() {
             let fault = Diagnostic::error("this API key cannot stand in a header");
             self.report(
                 &format!("{path}.api_key"),

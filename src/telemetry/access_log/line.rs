@@ -38,6 +38,7 @@ pub(super) fn write(record: &Record<'_>, out: &mut Vec<u8>) {
     line.number("decision_us", whole_us(record.decision_time));
     line.maybe_ms("ttfb_ms", record.first_byte_after);
     line.maybe_ms("duration_ms", Some(record.duration));
+    line.maybe_text("trace_id", record.trace_id);
     line.end();
 }
 
@@ -228,6 +229,7 @@ mod tests {
             decision_time: Duration::from_nanos(12_999),
             first_byte_after: Some(Duration::from_nanos(1_234_500)),
             duration: Duration::from_secs(61),
+            trace_id: Some("0af7651916cd43dd8448eb211c80319c"),
             ..record("r-1")
         };
         let (line, value) = written(&record);
@@ -242,8 +244,21 @@ mod tests {
         assert_eq!(value["completion_tokens"], u64::MAX);
         assert_eq!(value["decision_us"], 12);
         assert!(line.contains(r#""ttfb_ms":1.235,"#), "{line}");
-        assert!(line.ends_with(r#""duration_ms":61000.000}"#), "{line}");
-        assert_eq!(value.as_object().unwrap().len(), 26);
+        assert!(line.contains(r#""duration_ms":61000.000,"#), "{line}");
+        assert_eq!(value["trace_id"], "0af7651916cd43dd8448eb211c80319c");
+        assert_eq!(value.as_object().unwrap().len(), 27);
+    }
+
+    #[test]
+    fn the_documentation_tells_of_every_member_in_order() {
+        let (line, _) = written(&record("r"));
+        let members = serde_json::from_str::<serde_json::Map<String, Value>>(&line).unwrap();
+        let page = include_str!("../../../docs/telemetry.md");
+        let (table, _) = page.split_once("## Traces").unwrap();
+        let told = table
+            .lines()
+            .filter_map(|row| row.strip_prefix("| `")?.split('`').next());
+        assert_eq!(told.collect::<Vec<_>>(), members.keys().collect::<Vec<_>>());
     }
 
     #[test]

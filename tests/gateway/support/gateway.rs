@@ -80,7 +80,10 @@ impl Setup {
             yaml += "access_log: { to: 'off' }\n";
         }
         yaml += &self.top;
-        yaml += "pools:\n  - name: default\n    endpoints:\n";
+        yaml += "pools:\n  - name: default\n";
+        if !self.endpoints.is_empty() {
+            yaml += "    endpoints:\n";
+        }
         for endpoint in &self.endpoints {
             let _ = writeln!(yaml, "      - {endpoint}");
         }
