@@ -30,4 +30,5 @@ pub mod scheduling;
 pub mod sim;
 pub mod telemetry;
 pub mod time;
+pub mod tls;
 pub mod tokens;

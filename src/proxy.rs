@@ -33,6 +33,7 @@ use crate::telemetry::access_log::{AccessLog, Selection};
 use crate::telemetry::decisions::RecentDecisions;
 use crate::telemetry::traces::Traces;
 use crate::time::Mono;
+use crate::tls::server::Certificate;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
 use auth::ApiKeys;
@@ -68,6 +69,8 @@ pub struct Gateway {
     pub drain: Drain,
     /// Connections for what the gateway itself asks endpoints.
     pub connector: Arc<Connector>,
+    /// What the data port's TLS shows; none without `tls`.
+    pub certificate: Option<Arc<Certificate>>,
     /// Finds the addresses of endpoints.
     pub dns: ArcSwap<Dns>,
 }

@@ -3,6 +3,7 @@
 use homing::config::{self, Config, Inspection};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 fn conf(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("conf").join(name)
@@ -24,8 +25,23 @@ fn files() -> Vec<PathBuf> {
 
 fn inspect(path: &Path) -> (String, Inspection) {
     let text = fs::read_to_string(path).expect("a readable file");
-    let inspection = Inspection::of(&text, &path.display().to_string(), &|_| None);
+    let tls = |name: &str| (name == "HOMING_TLS").then(|| certificates().display().to_string());
+    let inspection = Inspection::of(&text, &path.display().to_string(), &tls);
     (text, inspection)
+}
+
+/// A folder with the certificates and keys that the files name.
+fn certificates() -> &'static Path {
+    static FOLDER: LazyLock<tempfile::TempDir> = LazyLock::new(|| {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let write = |name: &str, text: String| fs::write(folder.path().join(name), text).expect("written");
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+        write("tls.crt", made.cert.pem());
+        write("tls.key", made.signing_key.serialize_pem());
+        write("endpoints-ca.crt", made.cert.pem());
+        folder
+    });
+    FOLDER.path()
 }
 
 #[test]
@@ -132,7 +148,8 @@ fn documentation_shows_files_that_work() {
         .collect();
     assert!(blocks.len() >= 4, "{} blocks", blocks.len());
     for block in blocks {
-        let found = Inspection::of(block, "docs/configuration.md", &|_| None).diagnostics;
+        let block = block.replace("/etc/homing/tls", &certificates().display().to_string());
+        let found = Inspection::of(&block, "docs/configuration.md", &|_| None).diagnostics;
         assert!(found.is_empty(), "{found}");
     }
 }

@@ -12,11 +12,11 @@ mod secret;
 mod traces;
 
 pub use discovery::{Discovery, DnsDiscovery, EndpointsFile};
-pub use front::{Auth, Cors, Forwarded, ForwardedFor};
+pub use front::{Auth, Cors, Forwarded, ForwardedFor, Tls};
 pub use overload::{Overload, Queue};
 pub use pool::{
-    Auto, Ejection, Endpoint, Health, KvEvents, Metrics, Pool, PrefixCache, PrefixSource, RetryBudget,
-    StreamErrors, Timeouts, Tokenizer,
+    Auto, Ejection, Endpoint, EndpointTls, Health, KvEvents, Metrics, Pool, PrefixCache, PrefixSource,
+    RetryBudget, StreamErrors, Timeouts, Tokenizer,
 };
 pub use scheduling::{
     AffinityFilter, Choice, DEFAULT_PRESET, Plugin, PluginKind, PluginRole, PluginType, Preset, Scheduling,
@@ -31,7 +31,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Configuration of the Homing gateway.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -39,6 +39,8 @@ use std::path::PathBuf;
 pub struct Config {
     /// Data port: where clients connect. One address or a list.
     pub listen: ListenAddresses,
+    /// Data port with TLS, beside or instead of `listen`.
+    pub tls: Option<Tls>,
     /// Admin port: metrics, health, explain and the dashboard.
     pub admin: Admin,
     /// Worker threads of the data port. Default: one per core.
@@ -73,10 +75,27 @@ pub struct Config {
     pub pools: Vec<Pool>,
 }
 
+impl Config {
+    /// Every address of the data port, without and with TLS.
+    pub fn data_ports(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        let tls = self.tls.iter().flat_map(|tls| &tls.listen.0);
+        self.listen.0.iter().chain(tls).copied()
+    }
+
+    /// The files of certificates and keys that it names.
+    pub fn tls_files(&self) -> impl Iterator<Item = &Path> {
+        let own = self.tls.iter().flat_map(|tls| [&tls.certificate, &tls.key]);
+        let pools = self.pools.iter().filter_map(|pool| pool.tls.as_ref());
+        let pools = pools.flat_map(|tls| [&tls.ca, &tls.certificate, &tls.key].into_iter().flatten());
+        own.chain(pools).map(PathBuf::as_path)
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
             listen: ListenAddresses(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 8080))]),
+            tls: None,
             admin: Admin::default(),
             threads: None,
             limits: Limits::default(),

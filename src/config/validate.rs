@@ -6,6 +6,7 @@ mod kv_events;
 mod overload;
 mod pools;
 mod scheduling;
+mod tls;
 mod traces;
 mod unsupported;
 
@@ -28,6 +29,7 @@ pub(super) fn validate(config: &Config, tree: &Node, damaged: &[String]) -> Vec<
     check.listeners(config);
     check.limits(config);
     check.front(config);
+    check.tls(config);
     check.access_log(config);
     check.traces(config);
     check.pools(config);
@@ -83,18 +85,13 @@ impl Check<'_> {
     }
 
     fn listeners(&mut self, config: &Config) {
-        let addresses = &config.listen.0;
-        for (i, address) in addresses.iter().enumerate() {
-            let path = if addresses.len() == 1 {
-                "listen".to_owned()
-            } else {
-                format!("listen[{i}]")
-            };
-            if let Some(other) = addresses[..i].iter().find(|other| collide(address, other)) {
+        let addresses = ports(config);
+        for (i, (path, address)) in addresses.iter().enumerate() {
+            if let Some((_, other)) = addresses[..i].iter().find(|(_, other)| collide(address, other)) {
                 let fault = Diagnostic::error(format!(
                     "{address} and {other} are the same port of the same interface"
                 ));
-                self.report(&path, fault.fix("remove one of the two"));
+                self.report(path, fault.fix("remove one of the two"));
             }
             if collide(address, &config.admin.listen) {
                 let fault = Diagnostic::error(format!(
@@ -190,6 +187,21 @@ impl Check<'_> {
             );
         }
     }
+}
+
+/// Every address of the data port, with its place in the file.
+fn ports(config: &Config) -> Vec<(String, SocketAddr)> {
+    let tls = config.tls.as_ref().map(|tls| ("tls.listen", &tls.listen.0));
+    let lists = std::iter::once(("listen", &config.listen.0)).chain(tls);
+    let each = lists.flat_map(|(path, list)| {
+        list.iter()
+            .enumerate()
+            .map(move |(i, &address)| match list.len() {
+                1 => (path.to_owned(), address),
+                _ => (format!("{path}[{i}]"), address),
+            })
+    });
+    each.collect()
 }
 
 /// Last key of a path.

@@ -1,6 +1,6 @@
 //! Watches one endpoint: name resolution, health checks and scrapes, each at its own pace.
 
-use super::fetch::Page;
+use super::fetch::{Page, cause};
 use super::models::Models;
 use super::vllm::EngineMetrics;
 use super::{resolve, restart};
@@ -92,7 +92,9 @@ impl Watch {
     }
 
     async fn check_health(&self) {
-        let Ok(check) = self.health_check() else { return };
+        let Ok(mut check) = self.health_check() else {
+            return;
+        };
         let thresholds = Thresholds {
             unhealthy_after: self.health.unhealthy_after.get(),
             healthy_after: self.health.healthy_after.get(),
@@ -100,7 +102,7 @@ impl Watch {
         let mut ticks = steady(self.health.interval.0);
         loop {
             ticks.tick().await;
-            let outcome = self.probe(&check).await;
+            let outcome = self.probe(&mut check).await;
             let now = self.gateway.now();
             self.look_after(now);
             let outcome = outcome.as_ref().copied().map_err(String::as_str);
@@ -136,10 +138,13 @@ impl Watch {
         }
     }
 
-    async fn probe(&self, check: &HttpHealthCheck) -> Result<(), String> {
+    async fn probe(&self, check: &mut HttpHealthCheck) -> Result<(), String> {
         let Some(address) = self.endpoint.address() else {
             return Err("its name is not resolved".into());
         };
+        check.peer_template = self.endpoint.peer(address);
+        check.peer_template.options.connection_timeout = Some(self.health.timeout.0);
+        check.peer_template.options.read_timeout = Some(self.health.timeout.0);
         let backend = Backend {
             addr: Address::Inet(address),
             weight: 1,
@@ -147,7 +152,7 @@ impl Watch {
         };
         match tokio::time::timeout(self.health.timeout.0, check.check(&backend)).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(format!("health check failed: {}", error.etype().as_str())),
+            Ok(Err(error)) => Err(format!("health check failed: {}", cause(&error))),
             Err(_) => Err("health check timed out".into()),
         }
     }
@@ -159,8 +164,6 @@ impl Watch {
         check
             .req
             .insert_header("host", self.endpoint.host_header.clone())?;
-        check.peer_template.options.connection_timeout = Some(self.health.timeout.0);
-        check.peer_template.options.read_timeout = Some(self.health.timeout.0);
         Ok(Box::new(check))
     }
 

@@ -17,6 +17,8 @@ use crate::proxy::{Gateway, Settings};
 use crate::scheduling::Scheduler;
 use crate::telemetry::Metrics;
 use crate::telemetry::access_log::Selection;
+use crate::tls::Credentials;
+use crate::tls::client::ClientTls;
 use anyhow::Context as _;
 use http::{HeaderName, HeaderValue};
 use std::sync::Arc;
@@ -233,6 +235,46 @@ fn waiting(of: &schema::Queue) -> anyhow::Result<Option<WaitingSettings>> {
         timeout: of.timeout.0,
     };
     Ok(of.enabled.then_some(settings))
+}
+
+/// What the endpoints' TLS goes by, per pool, in the order of the configuration.
+pub struct EndpointsTls(Vec<(String, Option<Arc<ClientTls>>)>);
+
+/// Reads the files that the pools' `tls` names.
+///
+/// # Errors
+/// When one of them cannot be used.
+pub fn endpoint_tls(config: &Config) -> anyhow::Result<EndpointsTls> {
+    let each = config.pools.iter().map(|pool| {
+        let read = pool.tls.as_ref().map(ClientTls::read).transpose();
+        let read = read.with_context(|| format!("pool {}: tls", pool.name))?;
+        Ok((pool.name.clone(), read.map(Arc::new)))
+    });
+    Ok(EndpointsTls(each.collect::<anyhow::Result<_>>()?))
+}
+
+impl EndpointsTls {
+    /// Gives each endpoint its pool's terms.
+    pub fn take(self, pools: &Pools) {
+        for (name, tls) in self.0 {
+            let snapshot = pools.by_name(&name).map(|pool| pool.snapshot());
+            for entry in snapshot.iter().flat_map(|snapshot| &snapshot.entries) {
+                entry.endpoint.set_tls(tls.clone());
+            }
+        }
+    }
+}
+
+/// The data port's certificate and key.
+///
+/// # Errors
+/// When they cannot be used.
+pub fn credentials(config: &Config) -> anyhow::Result<Option<Credentials>> {
+    let read = config
+        .tls
+        .as_ref()
+        .map(|tls| Credentials::read(&tls.certificate, &tls.key));
+    read.transpose().context("tls")
 }
 
 /// What the configuration says of every request.

@@ -60,7 +60,7 @@ pub fn equip(pool: &mut Pool, of: &schema::Pool, loaded: Option<Arc<TokenSource>
 
 fn token_source(of: &schema::Tokenizer) -> anyhow::Result<TokenSource> {
     let Some(path) = &of.path else {
-        return Ok(TokenSource::Engine(EngineTokenizer::new()?));
+        return Ok(TokenSource::Engine(EngineTokenizer::new()));
     };
     let tokenizer = Tokenizer::load(path, of.chat_template.as_deref(), TOKENIZER_CACHE_BYTES)?;
     Ok(TokenSource::local(tokenizer))

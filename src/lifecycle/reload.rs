@@ -6,6 +6,7 @@
 
 use super::stamp::Stamp;
 use super::{build, supervisor};
+use crate::config::address::ListenAddresses;
 use crate::config::schema::Discovery;
 use crate::config::{Config, Inspection};
 use crate::datalayer::dns::Dns;
@@ -13,7 +14,7 @@ use crate::discovery::{self, Discovered, Found};
 use crate::pool::{Endpoint, Pools};
 use crate::proxy::Gateway;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -65,7 +66,7 @@ impl Reloader {
     /// Reloads whenever `signals` says so, and when the file changes if that is configured. Takes into use what is
     /// discovered.
     pub async fn run(mut self, mut signals: tokio::signal::unix::Signal) {
-        let mut seen = Stamp::of(&self.path);
+        let mut seen = self.stamps();
         let mut ticks = tokio::time::interval(LOOK_EVERY);
         loop {
             tokio::select! {
@@ -75,13 +76,17 @@ impl Reloader {
                     continue;
                 }
                 _ = ticks.tick(), if self.written.reload_on_change => {
-                    if Stamp::of(&self.path) == seen {
+                    if self.stamps() == seen {
                         continue;
                     }
                 }
             }
-            seen = Stamp::of(&self.path);
+            let files = self.files();
+            seen = self.stamps();
             self.reload();
+            if self.files() != files {
+                seen = self.stamps();
+            }
         }
     }
 
@@ -92,6 +97,19 @@ impl Reloader {
         if let Err(fault) = self.go_by(self.written.clone()) {
             tracing::warn!(pool, source, "what was discovered cannot be used: {fault:#}");
         }
+    }
+
+    /// What changes when the file, or one with certificates that it names, is written or replaced.
+    fn stamps(&self) -> Vec<Option<Stamp>> {
+        self.files().iter().map(|file| Stamp::of(file)).collect()
+    }
+
+    fn files(&self) -> Vec<PathBuf> {
+        let named = self.written.tls_files();
+        std::iter::once(&*self.path)
+            .chain(named)
+            .map(Path::to_owned)
+            .collect()
     }
 
     fn reload(&mut self) {
@@ -115,8 +133,12 @@ impl Reloader {
     fn try_reload(&mut self) -> anyhow::Result<()> {
         let new = Inspection::of_file(&self.path).into_result()?;
         let settings = build::settings(&new)?;
+        let credentials = build::credentials(&new)?;
         self.go_by(new)?;
         self.gateway.settings.store(Arc::new(settings));
+        if let (Some(shown), Some(credentials)) = (&self.gateway.certificate, &credentials) {
+            shown.replace(credentials);
+        }
         // Also what the system says of name servers and hosts may have changed.
         let dns = Dns::new(&self.written.dns.servers);
         self.gateway.dns.store(Arc::new(dns));
@@ -132,6 +154,7 @@ impl Reloader {
         self.discovered.retain(&written);
         let merged = self.discovered.merge(&written);
         let new = merged.config;
+        let endpoint_tls = build::endpoint_tls(&new)?;
         let old_pools = self.gateway.pools.load_full();
         if new.pools != self.current.pools {
             let materials = build::Materials {
@@ -140,12 +163,16 @@ impl Reloader {
             };
             let pools = build::pools(&materials, &new, Some((&self.current, &old_pools)))?;
             // From here on nothing fails.
+            endpoint_tls.take(&pools);
             self.gateway.pools.store(Arc::new(pools));
             self.replace(&old_pools);
             for why in merged.left_out {
                 tracing::warn!("a discovered endpoint is left out: {why}");
             }
             tell_difference(&self.current, &new);
+        } else {
+            // The files may hold something new.
+            endpoint_tls.take(&old_pools);
         }
         self.written = written;
         self.current = new;
@@ -251,11 +278,16 @@ fn tell_difference(old: &Config, new: &Config) {
     }
 }
 
+fn ports(config: &Config) -> Option<&ListenAddresses> {
+    config.tls.as_ref().map(|tls| &tls.listen)
+}
+
 /// Keys whose change has no effect on a running process.
 fn needs_restart(started: &Config, new: &Config) -> Vec<&'static str> {
     let (a, b) = (&started.limits, &new.limits);
     let changes = [
         ("listen", started.listen != new.listen),
+        ("tls.listen", ports(started) != ports(new)),
         ("admin", started.admin != new.admin),
         ("threads", started.threads != new.threads),
         ("limits.headers_timeout", a.headers_timeout != b.headers_timeout),

@@ -15,6 +15,7 @@ use crate::proxy::{Gateway, Proxy};
 use crate::telemetry::Metrics;
 use crate::telemetry::access_log::AccessLog;
 use crate::telemetry::traces::Traces;
+use crate::tls::server::{Certificate, TlsPorts};
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use async_trait::async_trait;
@@ -60,7 +61,7 @@ pub fn run(config: &Config, start: Start) -> anyhow::Result<()> {
     let readiness = Readiness::default();
     let admin_listener = std_listener(config.admin.listen)?;
     if !start.upgrade {
-        for &address in &config.listen.0 {
+        for address in config.data_ports() {
             check_bindable(address)?;
         }
     }
@@ -83,7 +84,8 @@ pub fn run(config: &Config, start: Start) -> anyhow::Result<()> {
         handed_over: handed_over.clone(),
     };
     server.add_service(background_service("control", control));
-    tracing::info!(listen = ?config.listen.0, admin = %config.admin.listen, "serving");
+    let tls = config.tls.as_ref().map(|tls| &tls.listen.0);
+    tracing::info!(listen = ?config.listen.0, ?tls, admin = %config.admin.listen, "serving");
     server.run(RunArgs {
         shutdown_signal: Box::new(Signals {
             readiness,
@@ -105,6 +107,8 @@ pub fn gateway(config: &Config) -> anyhow::Result<Gateway> {
         metrics: &metrics,
     };
     let pools = build::pools(&materials, config, None)?;
+    build::endpoint_tls(config)?.take(&pools);
+    let certificate = build::credentials(config)?;
     Ok(Gateway {
         origin: Instant::now(),
         pools: ArcSwap::from_pointee(pools),
@@ -116,6 +120,7 @@ pub fn gateway(config: &Config) -> anyhow::Result<Gateway> {
         decisions: Default::default(),
         drain: Drain::default(),
         connector: Arc::new(Connector::new(None)),
+        certificate: certificate.map(|of| Arc::new(Certificate::new(&of))),
         dns: ArcSwap::from_pointee(Dns::new(&config.dns.servers)),
         metrics,
     })
@@ -156,8 +161,11 @@ fn data_service(config: &Config, gateway: &Arc<Gateway>, conf: &Arc<ServerConf>)
         idle_timeout: CLIENT_IDLE,
         send_timeout: config.limits.send_timeout.0,
     };
-    let mut service = Service::new("data".to_owned(), Guarded::new(proxy, gateway.clone(), limits));
-    for address in &config.listen.0 {
+    let tls = config.tls.as_ref().zip(gateway.certificate.clone());
+    let tls = tls.map(|(of, shown)| TlsPorts::new(of.listen.0.clone(), shown, limits.header_timeout));
+    let app = Guarded::new(proxy, gateway.clone(), limits, tls);
+    let mut service = Service::new("data".to_owned(), app);
+    for address in config.data_ports() {
         service.add_listener(ListenerConfig::tcp(address.to_string()));
     }
     service
@@ -243,7 +251,8 @@ impl BackgroundService for Control {
             Ok(hangups) => drop(tokio::spawn(reloader.run(hangups))),
             Err(fault) => tracing::error!(%fault, "SIGHUP cannot be received"),
         }
-        supervisor::ready_when_listening(&self.config.listen.0, &self.readiness).await;
+        let ports: Vec<_> = self.config.data_ports().collect();
+        supervisor::ready_when_listening(&ports, &self.readiness).await;
         // An error means that the sender is gone: the process is ending as well.
         let _ = shutdown.wait_for(|&down| down).await;
         self.drain().await

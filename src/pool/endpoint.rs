@@ -8,6 +8,7 @@ use crate::kv_events::feed::Feed;
 use crate::kv_events::subscriber::Source;
 use crate::prefix::EndpointId;
 use crate::telemetry::EndpointMetrics;
+use crate::tls::client::{self, ClientTls};
 use arc_swap::ArcSwapOption;
 use http::HeaderValue;
 use pingora_core::upstreams::peer::HttpPeer;
@@ -19,6 +20,9 @@ use std::time::Duration;
 
 /// Engines behind uvicorn close idle connections after 5 s; a kept connection must be given up before.
 pub const KEEPALIVE: Duration = Duration::from_secs(4);
+
+/// The bit of a connection's group that tells connections which nobody shares.
+pub const FRESH: u64 = 1 << 63;
 
 /// What makes an endpoint, from the configuration.
 #[derive(Clone, Debug)]
@@ -58,6 +62,7 @@ pub struct Endpoint {
     address: ArcSwapOption<SocketAddr>,
     /// How often the address has changed.
     moves: AtomicU64,
+    tls: ArcSwapOption<ClientTls>,
 }
 
 impl Endpoint {
@@ -72,6 +77,7 @@ impl Endpoint {
             url: of.url.clone(),
             address: ArcSwapOption::from_pointee(literal_address(of.url)),
             moves: AtomicU64::new(0),
+            tls: ArcSwapOption::empty(),
             host_header,
             id,
             load: Arc::default(),
@@ -91,17 +97,16 @@ impl Endpoint {
 
     /// How to connect to it at `address`.
     pub fn peer(&self, address: SocketAddr) -> HttpPeer {
-        let tls = self.url.is_tls();
-        let sni = if tls {
-            self.url.host().to_owned()
-        } else {
-            String::new()
-        };
-        let mut peer = HttpPeer::new(address, tls, sni);
+        let mut peer = client::peer(&self.url, address, self.tls.load().as_deref());
         peer.options.idle_timeout = Some(KEEPALIVE);
         // Connections from before a move are not used again, not even when the name moves back.
-        peer.group_key = self.moves.load(Ordering::Relaxed);
+        peer.group_key = peer.group_key.wrapping_add(self.moves.load(Ordering::Relaxed)) & !FRESH;
         peer
+    }
+
+    /// Takes the terms of TLS from the next connection on.
+    pub fn set_tls(&self, tls: Option<Arc<ClientTls>>) {
+        self.tls.store(tls);
     }
 
     /// Takes a newly resolved address; true when it differs from the one before.

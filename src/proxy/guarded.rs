@@ -1,5 +1,5 @@
-//! The server application around the proxy: chooses HTTP/1 or HTTP/2 on a cleartext connection and puts a
-//! deadline on request headers.
+//! The server application around the proxy: makes TLS handshakes, chooses HTTP/1 or HTTP/2 and puts a deadline on both
+//! handshakes and request headers.
 //!
 //! Pingora's own h2c switch waits without limit for 24 bytes, and its HTTP/1 reader has only a time-out per
 //! read, so a client that trickles one byte a second holds a connection for ever.
@@ -7,6 +7,7 @@
 use super::error::Reason;
 use super::{Gateway, answer, buffered, framing};
 use crate::openai::PathKind;
+use crate::tls::server::TlsPorts;
 use async_trait::async_trait;
 use buffered::Slot;
 use pingora_core::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
@@ -45,6 +46,7 @@ pub struct Guarded<SV> {
     proxy: Arc<HttpProxy<SV>>,
     gateway: Arc<Gateway>,
     limits: ConnectionLimits,
+    tls: Option<TlsPorts>,
 }
 
 /// What a read of a request's head waits for.
@@ -71,8 +73,13 @@ where
     SV: ProxyHttp + Send + Sync + 'static,
     SV::CTX: Send + Sync,
 {
-    /// Wraps `proxy`.
-    pub fn new(mut proxy: HttpProxy<SV>, gateway: Arc<Gateway>, limits: ConnectionLimits) -> Self {
+    /// Wraps `proxy`; connections to the ports of `tls` begin with a handshake.
+    pub fn new(
+        mut proxy: HttpProxy<SV>,
+        gateway: Arc<Gateway>,
+        limits: ConnectionLimits,
+        tls: Option<TlsPorts>,
+    ) -> Self {
         let mut options = HttpServerOptions::default();
         options.h2c = true;
         options.h2_idle_timeout = Some(limits.idle_timeout);
@@ -85,6 +92,7 @@ where
             proxy: Arc::new(proxy),
             gateway,
             limits,
+            tls,
         }
     }
 
@@ -204,6 +212,9 @@ where
     SV::CTX: Send + Sync,
 {
     async fn process_new(self: &Arc<Self>, mut stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+        if let Some(tls) = &self.tls {
+            stream = tls.shake_hands(stream).await?;
+        }
         if self.speaks_h2(&mut stream).await? {
             // The whole preface is there, so Pingora's own unbounded look at it does not wait.
             return self.proxy.process_new(stream, shutdown).await;

@@ -8,6 +8,7 @@ use super::verdict::{self, Verdict};
 use super::{Gateway, inspect};
 use crate::datalayer::load_header;
 use crate::openai::UsageScanner;
+use crate::pool::endpoint::FRESH;
 use crate::pool::{Attempt, Plan};
 use http::header;
 use pingora_core::upstreams::peer::HttpPeer;
@@ -19,9 +20,7 @@ use std::time::Duration;
 
 /// A connection of a group of its own is never taken from the pool: a retry on the same endpoint must not meet
 /// another kept connection that is dead as well.
-///
-/// Far from the groups of endpoints that have moved.
-static FRESH_GROUP: AtomicU64 = AtomicU64::new(1 << 63);
+static FRESH_GROUP: AtomicU64 = AtomicU64::new(FRESH);
 
 /// A load report is not asked for, and left unread, when the endpoint was sampled this recently.
 const FRESH_ENOUGH: Duration = Duration::from_millis(10);

@@ -18,5 +18,6 @@ mod seeds;
     reason = "each part of the tests uses its own part of it"
 )]
 mod support;
+mod tls;
 mod traces;
 mod truth;

@@ -4,6 +4,7 @@
 //! Nothing here sleeps to let something happen: tests wait for conditions, each with a deadline. Delays occur only
 //! inside scripts, where they are the fault under test.
 
+pub mod certs;
 pub mod client;
 pub mod dns;
 pub mod gateway;

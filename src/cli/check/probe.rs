@@ -12,7 +12,7 @@ use crate::kv_events::subscriber::{Source, Status, Subscription};
 use crate::prefix::BlockHash;
 use crate::tokens::Tokenizer;
 use anyhow::Context as _;
-use ask::Engine;
+use ask::{Asking, Engine};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -114,11 +114,12 @@ pub fn run(config: &Config) -> anyhow::Result<Vec<Report>> {
         .build()?;
     let config = discovery::first_look(config)?.merge(config).config;
     runtime.block_on(async {
+        let asking = Asking::new(&config);
         let mut reports = Vec::new();
         for pool in &config.pools {
             let tokenizer = local_tokenizer(pool)?;
             for endpoint in &pool.endpoints {
-                reports.push(probe(pool, endpoint, tokenizer.as_ref()).await?);
+                reports.push(probe(&asking, pool, endpoint, tokenizer.as_ref()).await);
             }
         }
         Ok(reports)
@@ -135,23 +136,27 @@ fn local_tokenizer(pool: &Pool) -> anyhow::Result<Option<Tokenizer>> {
     loaded.with_context(context).map(Some)
 }
 
-async fn probe(pool: &Pool, endpoint: &Endpoint, tokenizer: Option<&Tokenizer>) -> anyhow::Result<Report> {
+async fn probe(asking: &Asking, pool: &Pool, endpoint: &Endpoint, tokenizer: Option<&Tokenizer>) -> Report {
     let key = pool.api_key.as_ref().map(|key| key.expose());
-    let engine = Engine::new(&endpoint.url.to_string(), key)?;
     let mut report = Report {
         pool: pool.name.clone(),
         endpoint: endpoint.name.clone(),
         url: endpoint.url.to_string(),
         findings: Vec::new(),
     };
-    let models = match engine.get("/v1/models").await {
-        Ok(body) => Models::parse(&body).unwrap_or_default(),
+    let found = async {
+        let engine = Engine::new(asking, &endpoint.url, key, pool.tls.as_ref()).await?;
+        let models = engine.get("/v1/models").await?;
+        anyhow::Ok((engine, Models::parse(&models).unwrap_or_default()))
+    };
+    let (engine, models) = match found.await {
+        Ok(found) => found,
         Err(why) => {
-            let silent = Finding::new("models", Grade::Bad, format!("no answer: {why}"));
+            let silent = Finding::new("models", Grade::Bad, format!("no answer: {why:#}"));
             report
                 .findings
                 .push(silent.fix("is it running, and is the url right?"));
-            return Ok(report);
+            return report;
         }
     };
     let model = models.bases().next().unwrap_or_default().to_owned();
@@ -163,10 +168,10 @@ async fn probe(pool: &Pool, endpoint: &Endpoint, tokenizer: Option<&Tokenizer>) 
     report
         .findings
         .push(tokens(pool, tokenizer, &engine, &model).await);
-    Ok(report)
+    report
 }
 
-async fn served(engine: &Engine, model: &str, models: Models) -> Finding {
+async fn served(engine: &Engine<'_>, model: &str, models: Models) -> Finding {
     let version = engine.get("/version").await.ok();
     let version = version.and_then(|body| serde_json::from_slice::<Value>(&body).ok());
     let version = version.as_ref().and_then(|body| body["version"].as_str());
@@ -179,7 +184,7 @@ async fn served(engine: &Engine, model: &str, models: Models) -> Finding {
     Finding::good("model", text)
 }
 
-async fn cache(engine: &Engine, metrics_path: &str) -> Vec<Finding> {
+async fn cache(engine: &Engine<'_>, metrics_path: &str) -> Vec<Finding> {
     let page = engine.get(metrics_path).await.map_err(|why| why.to_string());
     let metrics = page.and_then(|page| EngineMetrics::parse(&page).map_err(|why| why.to_string()));
     let metrics = match metrics {
@@ -208,7 +213,7 @@ async fn cache(engine: &Engine, metrics_path: &str) -> Vec<Finding> {
 }
 
 /// Runs a small prompt, which also makes the engine publish something.
-async fn usage(engine: &Engine, model: &str) -> Finding {
+async fn usage(engine: &Engine<'_>, model: &str) -> Finding {
     let prompt = format!("{} {}", std::process::id(), "homing ".repeat(PROMPT_WORDS));
     let body = json!({ "model": model, "prompt": prompt, "max_tokens": 1 });
     match engine.post("/v1/completions", &body).await {
@@ -266,7 +271,7 @@ async fn wait_for(subscription: &Subscription, is: impl Fn(&Status) -> bool) -> 
 }
 
 /// What the event streams said.
-async fn told(pool: &Pool, streams: Vec<(Source, Subscription)>, engine: &Engine) -> Finding {
+async fn told(pool: &Pool, streams: Vec<(Source, Subscription)>, engine: &Engine<'_>) -> Finding {
     const WHAT: &str = "KV events";
     if pool.prefix_cache.source == PrefixSource::Traffic {
         let text = if engine.publishes().await {
@@ -320,7 +325,7 @@ fn enable_events(source: &Source) -> String {
     format!("start the engine with --kv-events-config '{config}'")
 }
 
-async fn tokens(pool: &Pool, tokenizer: Option<&Tokenizer>, engine: &Engine, model: &str) -> Finding {
+async fn tokens(pool: &Pool, tokenizer: Option<&Tokenizer>, engine: &Engine<'_>, model: &str) -> Finding {
     const WHAT: &str = "tokenizer";
     let body = json!({ "model": model, "prompt": PROBE_TEXT, "add_special_tokens": true });
     let theirs = engine.post("/tokenize", &body).await;

@@ -1,8 +1,30 @@
 //! The data port's front: who may ask, from which pages, and what endpoints are told of clients.
 
+use super::super::address::ListenAddresses;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+
+/// Data port with TLS 1.2 and 1.3; HTTP/2 and HTTP/1.1 are agreed on by ALPN. The files are read at start and at each
+/// reload; with `reload_on_change` also when they change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    /// Where clients connect by `https://`. One address or a list.
+    #[serde(default = "tls_listen")]
+    pub listen: ListenAddresses,
+    /// PEM file of the server's certificate, followed by those that lead to its authority.
+    #[schemars(example = "/etc/homing/tls.crt")]
+    pub certificate: PathBuf,
+    /// PEM file of the certificate's private key.
+    #[schemars(example = "/etc/homing/tls.key")]
+    pub key: PathBuf,
+}
+
+fn tls_listen() -> ListenAddresses {
+    ListenAddresses(vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 8443))])
+}
 
 /// API keys of clients, sent as `Authorization: Bearer KEY` or `x-api-key: KEY`. Without keys everybody may ask.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

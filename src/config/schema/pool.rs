@@ -27,6 +27,8 @@ pub struct Pool {
     /// The endpoints' own API key (vLLM's `--api-key`); sent instead of what the client sent.
     #[schemars(example = "${VLLM_API_KEY}")]
     pub api_key: Option<Secret>,
+    /// How endpoints with `https://` URLs are spoken to.
+    pub tls: Option<EndpointTls>,
     /// How the endpoints' metrics are read.
     pub metrics: Metrics,
     /// How the endpoints' health is checked.
@@ -66,6 +68,7 @@ impl Default for Pool {
             endpoints: Vec::new(),
             discovery: Discovery::default(),
             api_key: None,
+            tls: None,
             metrics: Metrics::default(),
             health: Health::default(),
             timeouts: Timeouts::default(),
@@ -119,6 +122,28 @@ impl Endpoint {
             self.name = self.url.authority();
         }
     }
+}
+
+/// How endpoints with `https://` URLs are spoken to: for requests, health checks, scrapes and everything else. Without it,
+/// their certificates must be of the URL's host and signed by one of the system's authorities.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct EndpointTls {
+    /// PEM file of the authorities that sign the endpoints' certificates, instead of the system's.
+    #[schemars(example = "/etc/homing/endpoints-ca.crt")]
+    pub ca: Option<PathBuf>,
+    /// PEM file of the gateway's own certificate, for endpoints that ask for one.
+    #[schemars(example = "/etc/homing/client.crt")]
+    pub certificate: Option<PathBuf>,
+    /// PEM file of its private key.
+    #[schemars(example = "/etc/homing/client.key")]
+    pub key: Option<PathBuf>,
+    /// The name that is asked for (SNI) and that the certificates must be of. Default: the host of each URL.
+    #[schemars(example = "vllm.internal")]
+    pub server_name: Option<String>,
+    /// Believe every certificate, whoever signed it and whatever name it has. Whoever can take an endpoint's address reads
+    /// its prompts and gets `api_key`: for trials only.
+    pub insecure_skip_verify: bool,
 }
 
 /// How the endpoints' metrics are read.

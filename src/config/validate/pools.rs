@@ -34,6 +34,7 @@ impl Check<'_> {
             self.endpoints(pool, &path, &mut urls);
             self.discovery(pool, &path);
             self.api_key(pool, &path);
+            self.endpoint_tls(pool, &path);
             self.loops(config, pool, &path);
             self.watching(pool, &path);
             self.prefix_cache(pool, &path);

@@ -20,12 +20,6 @@ impl Check<'_> {
                     );
                 }
             }
-            for (j, endpoint) in pool.endpoints.iter().enumerate() {
-                let at = format!("{path}.endpoints[{j}]");
-                if endpoint.url.is_tls() {
-                    self.not_yet(&format!("{at}.url"), "TLS to endpoints", "write `http://`");
-                }
-            }
         }
     }
 

@@ -1,13 +1,16 @@
 //! Asks an engine's `/tokenize`, and remembers its answers.
 
 use super::NoTokens;
+use crate::datalayer::fetch::{self, FetchError};
 use crate::openai::{PathKind, Peek, PlainPrompt};
-use crate::pool::endpoint::KEEPALIVE;
 use crate::pool::{Endpoint, Pool, Snapshot};
 use crate::tokens::ChatRequest;
 use crate::tokens::chat::conversation;
 use crate::tokens::template::ContentFormat;
+use bytes::Bytes;
+use http::Method;
 use parking_lot::Mutex;
+use pingora_core::connectors::http::Connector;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
@@ -36,10 +39,15 @@ const CHAT_FIELDS: [&str; 7] = [
 ];
 
 /// The engines' own tokenizer.
-#[derive(Debug)]
 pub struct EngineTokenizer {
-    client: reqwest::Client,
+    connector: Connector,
     answers: Mutex<Answers>,
+}
+
+impl std::fmt::Debug for EngineTokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EngineTokenizer").finish_non_exhaustive()
+    }
 }
 
 /// Answers by the hash of the question. When the newer generation is full, the older one goes.
@@ -57,19 +65,11 @@ struct Answer {
 
 impl EngineTokenizer {
     /// A client that has asked nothing yet.
-    ///
-    /// # Errors
-    /// When the HTTP client cannot be set up.
-    pub fn new() -> reqwest::Result<Self> {
-        let client = reqwest::Client::builder()
-            .connect_timeout(CONNECT_TIMEOUT)
-            .pool_idle_timeout(KEEPALIVE)
-            .no_proxy()
-            .build()?;
-        Ok(Self {
-            client,
+    pub fn new() -> Self {
+        Self {
+            connector: Connector::new(None),
             answers: Mutex::default(),
-        })
+        }
     }
 
     pub(super) async fn ids(
@@ -96,16 +96,18 @@ impl EngineTokenizer {
         let endpoints = pool.snapshot();
         let endpoint =
             least_busy(&endpoints).ok_or_else(|| NoTokens::Engine("no endpoint is ready".into()))?;
-        let url = format!("{}/tokenize", endpoint.url.to_string().trim_end_matches('/'));
-        let request = self.client.post(url).body(question);
-        let mut request = request.header(http::header::CONTENT_TYPE, "application/json");
-        if let Some(key) = &pool.settings.api_key {
-            request = request.header(http::header::AUTHORIZATION, key.clone());
-        }
-        let failed = |error: reqwest::Error| NoTokens::Engine(error.to_string());
-        let response = request.send().await.map_err(failed)?;
-        let response = response.error_for_status().map_err(failed)?;
-        let answer: Answer = response.json().await.map_err(failed)?;
+        let address = endpoint
+            .address()
+            .ok_or_else(|| NoTokens::Engine("its name is not resolved".into()))?;
+        let mut peer = endpoint.peer(address);
+        peer.options.connection_timeout = Some(CONNECT_TIMEOUT);
+        let (host, key_header) = (endpoint.host_header.clone(), pool.settings.api_key.as_ref());
+        let failed = |error: FetchError| NoTokens::Engine(error.to_string());
+        let request = fetch::request(Method::POST, "/tokenize", host, key_header, question.as_bytes());
+        let (request, question) = (request.map_err(failed)?, Bytes::from(question));
+        let answer = fetch::ask(&self.connector, &peer, &request, &question);
+        let answer: Answer = serde_json::from_slice(&answer.await.map_err(failed)?)
+            .map_err(|error| NoTokens::Engine(error.to_string()))?;
         let tokens: Arc<[u32]> = answer.tokens.into();
         self.answers.lock().put(key, tokens.clone());
         Ok(tokens)
