@@ -46,3 +46,51 @@ impl Add<Duration> for Mono {
         Self(self.0.saturating_add(nanos))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    /// Who reads the wall clock, and only to show it, to tell a file's age or a certificate's dates: a step of it moves no
+    /// deadline, interval or measured time.
+    const WALL_CLOCK: [&str; 6] = [
+        "admin/stats.rs",
+        "cli/sim.rs",
+        "config/validate/tls.rs",
+        "proxy/finish.rs",
+        "sim/kv_publisher/wire.rs",
+        "sim/server.rs",
+    ];
+
+    fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                sources(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+
+    #[test]
+    fn the_wall_clock_is_read_only_to_be_shown() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let mut files = Vec::new();
+        sources(&root, &mut files);
+        let reads = |path: &PathBuf| {
+            let text = std::fs::read_to_string(path).unwrap();
+            let text: String = text.split_whitespace().collect();
+            let readers = [concat!("SystemTime", "::now"), concat!("UNIX_EPOCH", ".elapsed")];
+            let jiff = [concat!("Timestamp", "::now"), concat!("Zoned", "::now")];
+            readers.iter().chain(&jiff).any(|reader| text.contains(reader))
+        };
+        let mut readers: Vec<String> = files
+            .iter()
+            .filter(|path| reads(path))
+            .map(|path| path.strip_prefix(&root).unwrap().display().to_string())
+            .collect();
+        readers.sort();
+        assert_eq!(readers, WALL_CLOCK);
+    }
+}

@@ -29,7 +29,7 @@ pub enum TokenSource {
         places: Arc<Semaphore>,
     },
     /// The engines' own `/tokenize`.
-    Engine(EngineTokenizer),
+    Engine(Box<EngineTokenizer>),
 }
 
 /// Why there are no token ids.

@@ -1,7 +1,7 @@
 //! What a pool needs to go by exact ownership: where events come from, and a tokenizer.
 
 use crate::config::schema::{self, PrefixSource};
-use crate::datalayer::tokenize::{EngineTokenizer, TokenSource};
+use crate::datalayer::tokenize::TokenSource;
 use crate::kv_events::subscriber::Source;
 use crate::pool::{CHUNK_BYTES, DEFAULT_BLOCK_TOKENS, Exact, Pool};
 use crate::tokens::Tokenizer;
@@ -60,7 +60,7 @@ pub fn equip(pool: &mut Pool, of: &schema::Pool, loaded: Option<Arc<TokenSource>
 
 fn token_source(of: &schema::Tokenizer) -> anyhow::Result<TokenSource> {
     let Some(path) = &of.path else {
-        return Ok(TokenSource::Engine(EngineTokenizer::new()));
+        return Ok(TokenSource::Engine(Box::default()));
     };
     let tokenizer = Tokenizer::load(path, of.chat_template.as_deref(), TOKENIZER_CACHE_BYTES)?;
     Ok(TokenSource::local(tokenizer))

@@ -110,6 +110,36 @@ async fn expect_100_continue_is_answered_before_the_body_is_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_body_that_would_be_too_large_is_not_asked_for() {
+    let upstream = Upstream::echo().await;
+    let setup = Setup::of([upstream.address]).top("limits: { request_body: 1KiB }");
+    let gateway = setup.start().await;
+    let mut client = gateway.client().await;
+    let head = client.post_head(CHAT);
+    let head = format!("{head}expect: 100-continue\r\ncontent-length: 2000\r\n\r\n");
+    client.send(head.as_bytes()).await;
+    let answer = client.head().await.unwrap();
+    assert_eq!(
+        (answer.status, answer.header("x-homing-error")),
+        (413, Some("body-too-large"))
+    );
+    assert_eq!(upstream.executions(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn trailers_of_http2_leave_the_body_as_it_is() {
+    let (upstream, gateway) = gateway().await;
+    let mut client = H2c::connect(gateway.data).await;
+    let body = body_of(70_000);
+    let response = client
+        .post_with_trailer(CHAT, Bytes::from(body.clone()))
+        .await
+        .unwrap();
+    assert_echoed(&response, &upstream, &body);
+    assert_one_clean_framing(&upstream, body.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_is_replayed_whole_to_the_next_endpoint() {
     let first = Upstream::start(|_, _| Script::reset()).await;
     let second = Upstream::start(|_, _| Script::answer(503, "", "busy")).await;

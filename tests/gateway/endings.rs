@@ -483,22 +483,6 @@ async fn the_retry_budget_bounds_repeats() {
 }
 
 #[tokio::test]
-async fn a_kept_connection_that_the_engine_closes_costs_nobody_a_request() {
-    let upstream = Upstream::start(|_, _| Script::json(ANSWER)).await;
-    upstream.close_idle_after(Duration::from_millis(20));
-    let gateway = Setup::of([upstream.address]).start().await;
-    let mut client = gateway.client().await;
-    for round in 0..200_u64 {
-        client.post(CHAT, chat("x", false)).await;
-        assert_eq!(client.response().await.text(), ANSWER, "round {round}");
-        // Around the moment of the close: 19.0 to 21.0 ms after the answer.
-        tokio::time::sleep(Duration::from_micros(19_000 + round % 20 * 100)).await;
-    }
-    assert_eq!(upstream.executions(), 200, "no request was executed twice");
-    assert_eq!(gateway.metrics().await.sum("homing_errors_total", ""), 0.0);
-}
-
-#[tokio::test]
 async fn a_burst_between_two_scrapes_is_spread() {
     let mut upstreams = Vec::new();
     for _ in 0..4 {

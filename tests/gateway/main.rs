@@ -6,6 +6,7 @@ mod discovery;
 mod endings;
 mod framing;
 mod front;
+mod keepalive;
 mod kv_events;
 mod life;
 mod names;

@@ -63,15 +63,17 @@ struct Answer {
     tokens: Vec<u32>,
 }
 
-impl EngineTokenizer {
+impl Default for EngineTokenizer {
     /// A client that has asked nothing yet.
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self {
             connector: Connector::new(None),
             answers: Mutex::default(),
         }
     }
+}
 
+impl EngineTokenizer {
     pub(super) async fn ids(
         &self,
         kind: PathKind,

@@ -38,7 +38,24 @@ impl H2c {
         let exchange = async {
             let mut ready = self.send.clone().ready().await?;
             let (response, mut stream) = ready.send_request(request, false)?;
-            send(&mut stream, body).await?;
+            send(&mut stream, body, None).await?;
+            read(response.await?).await
+        };
+        tokio::time::timeout(DEADLINE, exchange)
+            .await
+            .expect("an answer in time")
+    }
+
+    /// Posts a body whose stream ends with a trailer.
+    pub async fn post_with_trailer(&mut self, path: &str, body: Bytes) -> Result<Response, h2::Error> {
+        let request = http::Request::post(format!("http://{}{path}", self.authority));
+        let request = request.version(http::Version::HTTP_2).body(());
+        let mut trailers = http::HeaderMap::new();
+        trailers.insert("x-sum", http::HeaderValue::from_static("1"));
+        let exchange = async {
+            let mut ready = self.send.clone().ready().await?;
+            let (response, mut stream) = ready.send_request(request.expect("a valid request"), false)?;
+            send(&mut stream, body, Some(trailers)).await?;
             read(response.await?).await
         };
         tokio::time::timeout(DEADLINE, exchange)
@@ -47,7 +64,11 @@ impl H2c {
     }
 }
 
-async fn send(stream: &mut h2::SendStream<Bytes>, mut body: Bytes) -> Result<(), h2::Error> {
+async fn send(
+    stream: &mut h2::SendStream<Bytes>,
+    mut body: Bytes,
+    trailers: Option<http::HeaderMap>,
+) -> Result<(), h2::Error> {
     while !body.is_empty() {
         stream.reserve_capacity(body.len());
         let Some(capacity) = std::future::poll_fn(|context| stream.poll_capacity(context)).await else {
@@ -56,7 +77,10 @@ async fn send(stream: &mut h2::SendStream<Bytes>, mut body: Bytes) -> Result<(),
         let piece = body.split_to(capacity?.min(body.len()));
         stream.send_data(piece, false)?;
     }
-    stream.send_data(Bytes::new(), true)
+    match trailers {
+        Some(trailers) => stream.send_trailers(trailers),
+        None => stream.send_data(Bytes::new(), true),
+    }
 }
 
 async fn read(response: http::Response<h2::RecvStream>) -> Result<Response, h2::Error> {
