@@ -193,3 +193,91 @@ impl Drop for Plan {
         self.abandon();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::lifecycle::build::{Materials, pools};
+    use crate::pool::MAX_CHUNKS;
+    use crate::pool::health::Thresholds;
+    use crate::prefix::{ChainHasher, Chunking, PrefixIndex};
+    use crate::telemetry::Metrics;
+
+    /// A pool of one ready endpoint that goes by its traffic.
+    fn pool() -> Arc<Pool> {
+        let text = "pools: [{ name: p, endpoints: [{ name: e0, url: 'http://127.0.0.1:1' }] }]";
+        let config = Config::parse(text, "test").unwrap();
+        let materials = Materials {
+            index: &Arc::new(PrefixIndex::new(1 << 24)),
+            metrics: &Metrics::new().unwrap(),
+        };
+        let pools = pools(&materials, &config, None).unwrap();
+        let pool = pools.for_model("m").unwrap().clone();
+        let thresholds = Thresholds {
+            unhealthy_after: 1,
+            healthy_after: 1,
+        };
+        pool.update(0, |status| status.health_checked(Mono::ZERO, Ok(()), thresholds));
+        pool
+    }
+
+    /// 1,600 bytes that begin like no other name's, and are 400 tokens.
+    fn prompt(name: &str) -> Prompt {
+        let chunking = Chunking {
+            chunk_bytes: CHUNK_BYTES,
+            max_blocks: MAX_CHUNKS,
+        };
+        let mut hasher = ChainHasher::new(1, chunking);
+        hasher.write(name.repeat(1600 / name.len()).as_bytes());
+        Prompt {
+            keys: Some(Keys::Chunks(hasher.finish())),
+            tokens: 400,
+            fills_cache: true,
+            ..Prompt::unkeyed("m")
+        }
+    }
+
+    /// Serves a prompt; the engine reports `cached` tokens. Gives the predicted ones.
+    fn serve(pool: &Arc<Pool>, second: f64, name: &str, cached: Option<u64>) -> u32 {
+        let mut plan = pool.place(prompt(name), Mono::from_secs_f64(second));
+        let predicted = plan.attempt.as_ref().unwrap().match_tokens;
+        plan.confirm();
+        plan.learn_match(cached, 400);
+        predicted
+    }
+
+    #[test]
+    fn an_engine_that_evicted_a_prompt_evicted_what_was_used_before_it() {
+        let pool = pool();
+        for (second, name) in [(10.0, "a"), (11.0, "b"), (20.0, "c"), (30.0, "d")] {
+            assert_eq!(serve(&pool, second, name, Some(0)), 0);
+        }
+        assert!(
+            serve(&pool, 31.0, "b", Some(0)) > 300,
+            "the index did not know better"
+        );
+        let known = ["a", "b", "c", "d"].map(|name| {
+            let (decision, _) = pool.explain(&prompt(name), Mono::from_secs_f64(32.0));
+            decision.chosen().unwrap().match_tokens > 300
+        });
+        assert_eq!(known, [false, true, true, true]);
+    }
+
+    #[test]
+    fn the_answer_goes_on_with_the_prompt() {
+        let pool = pool();
+        let Some(Keys::Chunks(whole)) = prompt("abcd").keys else {
+            panic!()
+        };
+        let chain = whole.full_blocks(&whole.chains()[0]);
+        let mut plan = pool.place(prompt("abcd"), Mono::from_secs_f64(1.0));
+        plan.confirm();
+        let blocks = || pool.index.blocks(EndpointId(0));
+        let before = blocks();
+        plan.extend(&[7, 8]);
+        plan.extend(chain);
+        plan.extend(&[]);
+        assert_eq!(blocks(), before + 2, "what is there already is not counted again");
+    }
+}

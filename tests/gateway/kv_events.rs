@@ -128,7 +128,7 @@ pub async fn ask(gateway: &Gateway, path: &str, body: &Value) -> (u64, u64) {
 }
 
 /// As [`ask`], and the answer.
-pub async fn ask_for(gateway: &Gateway, path: &str, body: &Value) -> (u64, u64, Value) {
+async fn ask_for(gateway: &Gateway, path: &str, body: &Value) -> (u64, u64, Value) {
     let (status, answer) = post(gateway.data, path, body).await;
     assert_eq!(status, 200, "{answer}");
     gateway.at_rest().await;

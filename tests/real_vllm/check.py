@@ -114,16 +114,15 @@ def exactness(results, root, homing):
     servers = exact_servers(root)
     try:
         start_all(servers)
-        for name, tokenizer in [("local files", {"path": str(root / "model")}), ("the engines'", {"engine": True})]:
-            with Gateway(homing, root, servers, EXACT | {"tokenizer": tokenizer}) as gateway:
-                predictions(results, gateway, f"tokenizer: {name}", REQUESTS, 20261130 + len(name))
-                if name == "local files":
-                    agreement(results, gateway, homing, servers)
-        with Gateway(homing, root, servers, {}) as gateway:
-            predictions(results, gateway, "source: traffic, for comparison", REQUESTS, 7, wanted=0.0)
         with Gateway(homing, root, servers, EXACT | {"tokenizer": {"path": str(root / "model")}}) as gateway:
+            predictions(results, gateway, "tokenizer from the model's files", REQUESTS, 20261130)
+            agreement(results, gateway, homing)
             resets(results, gateway, servers)
             restarts(results, gateway, servers)
+        with Gateway(homing, root, servers, EXACT | {"tokenizer": {"engine": True}}) as gateway:
+            predictions(results, gateway, "tokenizer of the engines", REQUESTS // 5, 1)
+        with Gateway(homing, root, servers, {}) as gateway:
+            predictions(results, gateway, "for comparison by traffic alone", REQUESTS // 5, 2, wanted=0.0)
     finally:
         for server in servers:
             server.stop()
@@ -164,7 +163,7 @@ def predictions(results, gateway, what, requests, seed, wanted=0.99):
         results.note(line)
 
 
-def agreement(results, gateway, homing, servers):
+def agreement(results, gateway, homing):
     probe(results, homing, gateway.config)
     streams = [stream for endpoint in gateway.endpoints().values() for stream in endpoint["kv_events"]]
     trouble = {what: sum(stream[what] for stream in streams)
@@ -249,6 +248,8 @@ CHECKS = {"seeds": seeds, "exactness": exactness, "ranks": ranks}
 
 
 def main():
+    # Ends what was started also when it is stopped itself.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     root, homing, *wanted = sys.argv[1:]
     results = Results()
     version = subprocess.run([f"{root}/venv/bin/vllm", "--version"], capture_output=True, text=True).stdout.split()[-1:]
