@@ -3,6 +3,7 @@
 pub mod ejection;
 pub mod endpoint;
 pub mod exact;
+pub mod gate;
 pub mod health;
 pub mod keys;
 pub mod load;
@@ -34,6 +35,7 @@ use crate::telemetry::Metrics;
 use crate::time::Mono;
 use arc_swap::ArcSwap;
 use ejection::EjectionLimits;
+use gate::{Gate, GateSettings};
 use http::HeaderValue;
 use parking_lot::Mutex;
 use prefill_due::PrefillDue;
@@ -87,6 +89,8 @@ pub struct Settings {
     pub capacity_tokens: Option<u64>,
     /// How requests wait; `None`: they do not.
     pub waiting: Option<WaitingSettings>,
+    /// Which conversations may begin; `None`: all.
+    pub gate: Option<GateSettings>,
 }
 
 /// The endpoints that serve one set of models.
@@ -103,6 +107,8 @@ pub struct Pool {
     pub tokenizer: Option<Arc<TokenSource>>,
     /// Where requests wait while every endpoint has enough to do; `None`: nowhere.
     pub waiting: Option<Arc<WaitingRoom>>,
+    /// What keeps the working set inside the caches; `None`: nothing.
+    pub gate: Option<Arc<Gate>>,
     /// The pool that took this one's place.
     next: OnceLock<Arc<Self>>,
     /// What is observed of the endpoints, to be changed through [`Pool::update`] only.
@@ -142,6 +148,7 @@ impl Pool {
             exact: None,
             tokenizer: None,
             waiting: waiting_room(&name, &settings, metrics),
+            gate: gate(&name, &settings, metrics),
             next: OnceLock::new(),
             name,
             settings,
@@ -189,11 +196,14 @@ impl Pool {
         } else {
             waiting_room(&self.name, &settings, metrics)
         };
+        let known_gate = self.gate.clone().filter(|_| settings.gate.is_some());
+        let gate = known_gate.or_else(|| gate(&self.name, &settings, metrics));
         Self {
             name: self.name.clone(),
             exact: None,
             tokenizer: None,
             waiting,
+            gate,
             next: OnceLock::new(),
             index: self.index.clone(),
             rates: self.rates.clone(),
@@ -210,6 +220,9 @@ impl Pool {
 
     /// From now on `next` is the pool that places requests; those that wait in this one as well.
     pub fn replaced_by(&self, next: &Arc<Self>) {
+        if let (Some(gate), Some(settings)) = (&next.gate, &next.settings.gate) {
+            gate.retune(settings.working_set);
+        }
         // A pool is replaced once.
         let _ = self.next.set(next.clone());
     }
@@ -390,6 +403,14 @@ impl Pools {
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Pool>> {
         self.pools.iter()
     }
+}
+
+fn gate(pool: &str, settings: &Settings, metrics: &Metrics) -> Option<Arc<Gate>> {
+    let settings = settings.gate.as_ref()?;
+    Some(Arc::new(Gate::new(
+        settings.working_set,
+        metrics.working_set(pool),
+    )))
 }
 
 fn waiting_room(pool: &str, settings: &Settings, metrics: &Metrics) -> Option<Arc<WaitingRoom>> {

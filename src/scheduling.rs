@@ -208,14 +208,15 @@ impl Scheduler {
         self.outputs.expected(model, max_output_tokens) as u32
     }
 
-    /// Time that an endpoint takes to prefill one uncached prompt token, in seconds, as far as is known.
+    /// Time that an endpoint takes to prefill one more uncached prompt token, its share of a step included, in
+    /// seconds, as far as is known.
     pub fn prefill_s_per_token(&self, now: Mono, id: EndpointId) -> f64 {
         let fleet = match &self.policy.0 {
             Rule::LeastCost(least_cost) => &least_cost.fleet,
             Rule::Rival(state) => &state.fleet,
             _ => &self.pace,
         };
-        fleet.constants(now, id).prefill_s_per_token
+        fleet.pace_s_per_token(now, id)
     }
 
     /// Tells the policy what an endpoint takes, instead of letting it learn.

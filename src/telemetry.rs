@@ -10,7 +10,9 @@ pub mod names;
 pub mod queue;
 mod series;
 pub mod traces;
+pub mod working_set;
 
 pub use buckets::BucketCounts;
 pub use metrics::{EndpointMetrics, Metrics};
 pub use queue::QueueMetrics;
+pub use working_set::WorkingSetMetrics;

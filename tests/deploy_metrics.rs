@@ -2,6 +2,7 @@
 //! `HOMING_BLESS=1` writes docs/metrics.md anew.
 
 use homing::discovery::Origin;
+use homing::overload::working_set::Held;
 use homing::pool::State;
 use homing::proxy::error::Reason;
 use homing::scheduling::DecisionKind;
@@ -40,6 +41,8 @@ fn families() -> BTreeMap<String, Family> {
     metrics.count_discovery("p", Origin::Dns, true);
     metrics.decision_duration("p");
     metrics.queue("p");
+    let gate = metrics.working_set("p");
+    gate.show_endpoint("e", &Held::default(), Some(1));
     metrics.count_tokenization("p", "success");
     metrics.count_error(Reason::NoEndpoint);
     metrics.config_reloads.with_label_values(&["success"]).inc();

@@ -2,6 +2,8 @@
 
 use super::routes::{error, json_answer, parameter};
 use crate::openai::PathKind;
+use crate::overload::working_set::Kind;
+use crate::pool::gate::GateOutlook;
 use crate::pool::waiting::Claim;
 use crate::pool::{Pool, Prompt};
 use crate::proxy::{Gateway, queue};
@@ -11,6 +13,9 @@ use http_body_util::Full;
 use hyper::Response;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
+
+/// Waiting requests that are listed per pool when the reader names no limit.
+const DEFAULT_LIMIT: usize = 100;
 
 /// The path that is assumed when the request names none.
 const DEFAULT_PATH: &str = "/v1/chat/completions";
@@ -38,6 +43,9 @@ pub async fn explain(gateway: &Gateway, head: &Parts, body: &Bytes) -> Response<
         let claim = queue::claim(room.sharing(), &head.headers, body.len());
         value.insert("queue".into(), wait_json(&pool, &prompt, claim, gateway));
     }
+    if let Some(outlook) = pool.gate_outlook(&prompt, gateway.now()) {
+        value.insert("working_set".into(), working_set_json(&outlook));
+    }
     value.insert("pool".into(), json!(&*pool.name));
     value.insert("model".into(), json!(&*prompt.model));
     value.insert("path_kind".into(), json!(kind.as_str()));
@@ -50,9 +58,51 @@ fn wait_json(pool: &Pool, prompt: &Prompt, claim: Claim, gateway: &Gateway) -> V
         None => json!({ "waits": false }),
         Some(outlook) => json!({
             "waits": true,
-            "why": "every endpoint has enough to prefill, or others wait already",
-            "ahead_of_it": outlook.ahead,
-            "expected_wait_s": (outlook.wait_s * 1e3).round() / 1e3,
+            "why": outlook.why.as_str(),
+            "ahead_of_it": outlook.queue.ahead,
+            "expected_wait_s": rounded(outlook.queue.wait_s),
         }),
     }
+}
+
+/// What the request is to the working set, and where there would be room for it.
+fn working_set_json(outlook: &GateOutlook) -> Value {
+    let endpoint = |(name, tokens, limit, admits): &(Box<str>, u64, Option<u64>, bool)| json!({ "endpoint": name, "tokens": tokens, "limit_tokens": limit, "has_room": admits });
+    json!({
+        "kind": match outlook.kind {
+            Kind::Continued => "continued",
+            Kind::Known => "known",
+            Kind::Fresh => "fresh",
+        },
+        "regret": rounded(outlook.regret),
+        "closing": outlook.is_closing,
+        "endpoints": outlook.endpoints.iter().map(endpoint).collect::<Vec<_>>(),
+    })
+}
+
+/// `GET /queue`: who waits, since when and why, those who came first first.
+pub fn queue(gateway: &Gateway, head: &Parts) -> Response<Full<Bytes>> {
+    let limit = parameter(head, "limit").and_then(|limit| limit.parse().ok());
+    let pools = gateway.pools.load();
+    let now = gateway.now();
+    let waiting = pools.iter().flat_map(|pool| {
+        pool.who_waits(now, limit.unwrap_or(DEFAULT_LIMIT))
+            .into_iter()
+            .map(|one| {
+                json!({
+                    "pool": &*pool.name,
+                    "request_id": one.request_id,
+                    "model": one.model,
+                    "waited_s": rounded(one.waited.as_secs_f64()),
+                    "gives_up_in_s": rounded(one.gives_up_in.as_secs_f64()),
+                    "why": one.why.as_str(),
+                    "for_endpoint": one.endpoint.as_deref(),
+                })
+            })
+    });
+    json_answer(&Value::Array(waiting.collect()))
+}
+
+fn rounded(seconds: f64) -> f64 {
+    (seconds * 1e3).round() / 1e3
 }

@@ -34,14 +34,17 @@ impl Admin {
                 let candidates = number(head, "candidates").unwrap_or(usize::MAX);
                 json_answer(&self.gateway.decisions.to_json(limit, candidates))
             }
+            (&Method::GET, "/queue") => explain::queue(&self.gateway, head),
             (&Method::POST, "/explain") => explain::explain(&self.gateway, head, body).await,
             (&Method::POST, _) => match drain_target(path) {
                 Some((pool, endpoint, draining)) => self.drain(pool, endpoint, draining),
                 None => error(404, "no such path"),
             },
-            (_, "/livez" | "/readyz" | "/metrics" | "/endpoints" | "/decisions" | "/explain" | "/stats") => {
-                error(405, "this path does not take this method")
-            }
+            (
+                _,
+                "/livez" | "/readyz" | "/metrics" | "/endpoints" | "/decisions" | "/explain" | "/queue"
+                | "/stats",
+            ) => error(405, "this path does not take this method"),
             (&Method::GET | &Method::HEAD, _) => {
                 page::file(path).unwrap_or_else(|| error(404, "no such path"))
             }

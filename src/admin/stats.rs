@@ -40,7 +40,40 @@ pub struct PoolStats {
     pub first_byte: BucketCounts,
     /// Parse, hash, lookup, score and pick.
     pub decision: BucketCounts,
+    /// Requests that wait in the router; `None` without a queue.
+    pub queue: Option<QueueStats>,
+    /// The working-set gate; `None` without one.
+    pub working_set: Option<WorkingSetStats>,
     pub endpoints: Vec<EndpointStats>,
+}
+
+/// A pool's queue.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct QueueStats {
+    pub requests: u64,
+    /// Those of them that would begin a conversation.
+    pub fresh_requests: u64,
+    pub bytes: u64,
+    /// How long the request waits that waits longest.
+    pub oldest_s: f64,
+    /// When what waits now will have left.
+    pub drained_in_s: f64,
+    /// Requests that had to wait, since start.
+    pub held: u64,
+    /// Requests that were turned away, by reason, since start.
+    pub refused: BTreeMap<String, u64>,
+}
+
+/// A pool's conversations.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkingSetStats {
+    pub conversations: u64,
+    /// Share of the tokens computed anew that had been in a cache a moment ago, 0..=1.
+    pub regret: f64,
+    /// Whether a new conversation needs room in a cache now.
+    pub closing: bool,
+    /// Requests that were sent on, by what they were to the working set, since start.
+    pub admitted: BTreeMap<String, u64>,
 }
 
 /// One endpoint: gauges of this moment, and counters since the gateway (or, where said, the engine) started.
@@ -64,6 +97,10 @@ pub struct EndpointStats {
     pub running: Option<f64>,
     /// Share of the engine's KV blocks in use, 0..=1.
     pub kv_usage: Option<f64>,
+    /// Tokens of conversations that are in use, and of idle ones that are likely to come back; with a gate.
+    pub working_set_tokens: Option<[u64; 2]>,
+    /// How many there may be when another conversation is admitted.
+    pub working_set_limit_tokens: Option<u64>,
     /// Age of the newest scrape.
     pub sampled_age_ms: Option<u64>,
     /// Tokens per KV block.
@@ -124,12 +161,43 @@ impl PoolStats {
             models: pool.settings.models.clone(),
             first_byte,
             decision: BucketCounts::of(&pool.decision_duration),
+            queue: QueueStats::of(gateway, pool),
+            working_set: WorkingSetStats::of(gateway, pool),
             endpoints: snapshot
                 .entries
                 .iter()
                 .map(|entry| EndpointStats::of(gateway, pool, entry))
                 .collect(),
         }
+    }
+}
+
+impl QueueStats {
+    fn of(gateway: &Gateway, pool: &Pool) -> Option<Self> {
+        let metrics = pool.waiting.as_ref()?.metrics();
+        let sample = pool.queue_sample(gateway.now())?;
+        Some(Self {
+            requests: sample.requests as u64,
+            fresh_requests: sample.fresh as u64,
+            bytes: sample.bytes,
+            oldest_s: sample.oldest.as_secs_f64(),
+            drained_in_s: sample.drained_in.as_secs_f64(),
+            held: metrics.held.get(),
+            refused: metrics.refused_counts(),
+        })
+    }
+}
+
+impl WorkingSetStats {
+    fn of(gateway: &Gateway, pool: &Pool) -> Option<Self> {
+        let gate = pool.gate.as_ref()?;
+        let sample = gate.sample(gateway.now());
+        Some(Self {
+            conversations: sample.conversations as u64,
+            regret: sample.regret,
+            closing: sample.is_closing,
+            admitted: gate.metrics().admitted_counts(),
+        })
     }
 }
 
@@ -149,6 +217,11 @@ impl EndpointStats {
             waiting: entry.engine.waiting,
             running: entry.engine.running,
             kv_usage: entry.engine.kv_usage,
+            working_set_tokens: pool.gate.as_ref().map(|gate| {
+                let held = gate.held(entry.endpoint.id);
+                [held.in_use_tokens, held.idle_tokens]
+            }),
+            working_set_limit_tokens: pool.working_set_limit(entry),
             sampled_age_ms: entry
                 .sampled_at
                 .map(|at| gateway.now().since(at).as_millis() as u64),

@@ -91,7 +91,15 @@ pub fn refresh_gauges(gateway: &Gateway) {
         if let (Some(room), Some(sample)) = (&pool.waiting, pool.queue_sample(gateway.now())) {
             room.metrics().show(&sample);
         }
+        if let Some(gate) = &pool.gate {
+            gate.metrics().show(&gate.sample(gateway.now()));
+        }
         for entry in &pool.snapshot().entries {
+            if let Some(gate) = &pool.gate {
+                let held = gate.held(entry.endpoint.id);
+                gate.metrics()
+                    .show_endpoint(&entry.endpoint.name, &held, pool.working_set_limit(entry));
+            }
             let metrics = &entry.endpoint.metrics;
             let (inflight, pending_prefill_tokens) = entry.endpoint.load.counts();
             metrics.inflight.set(inflight);

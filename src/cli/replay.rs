@@ -2,14 +2,12 @@
 
 use super::Exit;
 use crate::config::units::Period;
-use crate::overload::queue::QueueSettings;
-use crate::overload::working_set::WorkingSetSettings;
 use crate::scheduling::{LeastCostParameters, Policy};
 use crate::sim::engine::FleetPreset;
 use crate::sim::replay::generate::{self, FleetShape, Scenario};
 use crate::sim::replay::report::{self, Row};
 use crate::sim::replay::trace::{self, TraceOptions};
-use crate::sim::replay::{self, Change, ChangeKind, FleetSpec, Outcome, Overload, plot};
+use crate::sim::replay::{self, Change, ChangeKind, FleetSpec, Outcome, plot};
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -19,6 +17,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tuning::{Tuning, overload, tuning};
+
+mod tuning;
 
 /// Replay a trace or a generated workload and compare policies.
 #[derive(Clone, Debug, clap::Args)]
@@ -99,6 +100,9 @@ pub struct Args {
     /// As --queue, and let new conversations wait while the running ones fill the caches
     #[arg(long)]
     gate: bool,
+    /// A value of the queue or the gate other than its default, such as overtake=30 or fraction=0.8
+    #[arg(long = "overload", value_name = "NAME=NUMBER", value_parser = tuning)]
+    tunings: Vec<Tuning>,
     /// Keep the constants of least-cost and others as they start instead of learning them
     #[arg(long, conflicts_with = "told")]
     no_learning: bool,
@@ -142,7 +146,7 @@ pub fn run(args: &Args) -> anyhow::Result<Exit> {
             &scenario.workload,
             fleet,
             policies[policy].1.clone(),
-            overload(args),
+            overload(args.queue, args.gate, &args.tunings),
             args.seed[seed],
         )
     });
@@ -178,19 +182,6 @@ pub fn run(args: &Args) -> anyhow::Result<Exit> {
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(Exit::Fine)
-}
-
-/// Nothing is turned away, so that rows with and without queue compare.
-fn overload(args: &Args) -> Overload {
-    let unbounded = QueueSettings {
-        max_requests: usize::MAX,
-        max_bytes: u64::MAX,
-        ..QueueSettings::default()
-    };
-    Overload {
-        queue: (args.queue || args.gate).then_some(unbounded),
-        working_set: args.gate.then(WorkingSetSettings::default),
-    }
 }
 
 fn policies(args: &Args, parameters: &LeastCostParameters) -> anyhow::Result<Vec<(String, Policy)>> {

@@ -13,7 +13,7 @@ mod traces;
 
 pub use discovery::{Discovery, DnsDiscovery, EndpointsFile};
 pub use front::{Auth, Cors, Forwarded, ForwardedFor, Tls};
-pub use overload::{Overload, Queue};
+pub use overload::{Overload, Queue, WorkingSet};
 pub use pool::{
     Auto, Ejection, Endpoint, EndpointTls, Health, KvEvents, Metrics, Pool, PrefixCache, PrefixSource,
     RetryBudget, StreamErrors, Timeouts, Tokenizer,

@@ -50,6 +50,7 @@ fn take(pool: &Pool, endpoint: &Endpoint, found: &[IpAddr]) {
         tracing::info!(endpoint = %endpoint.name, %address, "the name has a new address");
         // Another engine answers there: it holds nothing of what this one held.
         pool.index.clear(endpoint.id);
+        pool.cache_lost(endpoint.id);
         endpoint.trust.forget();
         if let Some(feed) = &endpoint.feed {
             feed.reset();

@@ -121,6 +121,7 @@ impl Watch {
                 if self.endpoint.feed.is_none() {
                     self.pool.index.clear(self.endpoint.id);
                 }
+                self.pool.newest().cache_lost(self.endpoint.id);
             }
         }
     }
@@ -237,6 +238,7 @@ impl Watch {
             Some(feed) => feed.looked_at(restarted.is_some()),
             None if restarted.is_some() => {
                 self.pool.index.clear(self.endpoint.id);
+                self.pool.newest().cache_lost(self.endpoint.id);
                 self.endpoint.trust.forget();
             }
             None => {}

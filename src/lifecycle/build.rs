@@ -5,7 +5,9 @@ use crate::config::Config;
 use crate::config::schema::{self, Secret, StreamErrors};
 use crate::datalayer::watch::Watch;
 use crate::overload::queue::QueueSettings;
+use crate::overload::working_set::WorkingSetSettings;
 use crate::pool::ejection::EjectionLimits;
+use crate::pool::gate::GateSettings;
 use crate::pool::retry_budget::RetryLimits;
 use crate::pool::waiting::{Sharing, WaitingSettings};
 use crate::pool::{self, Endpoint, Identity, Pool, Pools};
@@ -194,6 +196,7 @@ fn pool_settings(of: &schema::Pool) -> anyhow::Result<pool::Settings> {
         block_tokens: of.prefix_cache.block_size.value().map(Into::into),
         capacity_tokens: capacity_tokens(of),
         waiting: waiting(&of.overload.queue)?,
+        gate: gate(&of.overload.working_set)?,
     })
 }
 
@@ -275,6 +278,25 @@ pub fn credentials(config: &Config) -> anyhow::Result<Option<Credentials>> {
         .as_ref()
         .map(|tls| Credentials::read(&tls.certificate, &tls.key));
     read.transpose().context("tls")
+}
+
+/// Which conversations may begin; `None` when all may.
+fn gate(of: &schema::WorkingSet) -> anyhow::Result<Option<GateSettings>> {
+    let headers = of.session_headers.iter().map(HeaderName::try_from);
+    let settings = GateSettings {
+        working_set: WorkingSetSettings {
+            fraction: of.fraction,
+            idle: of.idle.0,
+            tenure: of.tenure.0,
+            regret: of.regret,
+            ..WorkingSetSettings::default()
+        },
+        session_headers: headers
+            .collect::<Result<_, _>>()
+            .context("overload.working_set.session_headers")?,
+        timeout: of.timeout.0,
+    };
+    Ok(of.enabled.then_some(settings))
 }
 
 /// What the configuration says of every request.

@@ -242,6 +242,9 @@ impl Reloader {
                     feed.stop();
                 }
                 self.gateway.index.release(endpoint.id);
+                for pool in pools.iter() {
+                    pool.cache_lost(endpoint.id);
+                }
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The router's queue: who goes next when an endpoint frees, and who may wait at all.
 //!
-//! Inside one flow (a tenant at a priority) the order is `arrival + min(lambda * own miss, W)`: short misses first,
-//! and nobody is overtaken by a request that arrived more than W later. A request whose endpoint is busy is passed
+//! Inside one flow (a tenant at a priority) the order is `arrival + W min(1, own miss / (3 mean misses))`: short misses
+//! first, and nobody is overtaken by a request that arrived more than W later. A request whose endpoint is busy is passed
 //! over. Between flows it is start-time fair queueing (Goyal, Vin and Cheng 1996) over work in tokens: a flow's share
 //! is its weight's, whatever the others send. The queue is bounded in requests, bytes and time; when it is full, the
 //! flow that holds the most for its weight gives way.
@@ -22,6 +22,9 @@ const MAX_FLOWS: usize = 4096;
 /// The flow that serves all beyond [`MAX_FLOWS`].
 const OTHERS: FlowId = FlowId(u64::MAX);
 
+/// Arrivals that the mean miss is taken over.
+const MISS_MEMORY: u64 = 200;
+
 /// How long a request that waits for one busy endpoint is taken to prefer it, before all are looked at again.
 const RECONSIDER: Duration = Duration::from_millis(250);
 
@@ -38,8 +41,9 @@ pub struct QueueSettings {
     pub max_bytes: u64,
     /// B: an endpoint with more than this to prefill, in seconds, gets nothing from the queue.
     pub hold_above_s: f64,
-    /// lambda: how many seconds of order one second of own prefill costs.
-    pub shortest_first: f64,
+    /// Own miss, in mean misses, from which a request goes W later than one that misses nothing; shorter ones in
+    /// proportion.
+    pub long_miss: f64,
     /// W: nobody is overtaken by a request that arrived this much later, or more.
     pub overtake: Duration,
     /// Requests of one flow that are looked at when an endpoint frees.
@@ -47,13 +51,13 @@ pub struct QueueSettings {
 }
 
 impl Default for QueueSettings {
-    /// B, lambda, W and the depth were chosen by event simulation.
+    /// Chosen by event simulation, see `docs/overload.md`.
     fn default() -> Self {
         Self {
             max_requests: 1024,
             max_bytes: 256 << 20,
             hold_above_s: 1.0,
-            shortest_first: 20.0,
+            long_miss: 3.0,
             overtake: Duration::from_secs(60),
             look_ahead: 96,
         }
@@ -140,6 +144,11 @@ pub struct Queue<T> {
     bytes: u64,
     arrivals: u64,
     drain: Drain,
+    /// Mean miss of those who came last, in seconds.
+    mean_miss_s: f64,
+    /// Waiting requests that are fresh, and how fast such ones leave: the gate, not the prefill, sets their pace.
+    fresh: usize,
+    fresh_drain: Drain,
 }
 
 impl<T> Queue<T> {
@@ -153,6 +162,9 @@ impl<T> Queue<T> {
             bytes: 0,
             arrivals: 0,
             drain: Drain::default(),
+            mean_miss_s: 0.0,
+            fresh: 0,
+            fresh_drain: Drain::default(),
         }
     }
 
@@ -174,6 +186,16 @@ impl<T> Queue<T> {
         self.bytes
     }
 
+    /// Those of them that would add a conversation to the working set.
+    pub fn fresh(&self) -> usize {
+        self.fresh
+    }
+
+    /// Everything that waits, flow by flow, in each flow's order.
+    pub fn iter(&self) -> impl Iterator<Item = (&Arrival, &T)> {
+        self.flows.values().flat_map(Flow::iter)
+    }
+
     /// When the request that waits longest arrived.
     pub fn oldest(&self) -> Option<Mono> {
         self.flows.values().filter_map(Flow::oldest).min()
@@ -192,8 +214,12 @@ impl<T> Queue<T> {
         let Some(gave_way) = self.make_room(&arrival) else {
             return Entered::Full(payload);
         };
-        self.drain.pass(now, self.len > 0);
+        self.pass(now);
         self.arrivals += 1;
+        if arrival.miss_s.is_finite() {
+            let weight = 1.0 / self.arrivals.min(MISS_MEMORY) as f64;
+            self.mean_miss_s += weight * (arrival.miss_s - self.mean_miss_s);
+        }
         let place = (self.key(&arrival), self.arrivals);
         let flow = self.flows.entry(arrival.flow).or_default();
         flow.weight = arrival.weight;
@@ -206,6 +232,7 @@ impl<T> Queue<T> {
             },
         );
         self.len += 1;
+        self.fresh += usize::from(arrival.fresh);
         self.bytes += arrival.bytes;
         let ticket = Ticket {
             flow: arrival.flow,
@@ -216,7 +243,7 @@ impl<T> Queue<T> {
 
     /// Takes a request out that waits no longer: its client left. `None` when it has left the queue before.
     pub fn leave(&mut self, now: Mono, ticket: Ticket) -> Option<T> {
-        self.drain.pass(now, self.len > 0);
+        self.pass(now);
         let waiting = self.take(ticket)?;
         self.settle();
         Some(waiting.payload)
@@ -224,7 +251,7 @@ impl<T> Queue<T> {
 
     /// Takes out everybody whose time is over, in no order.
     pub fn expire(&mut self, now: Mono) -> Vec<T> {
-        self.drain.pass(now, self.len > 0);
+        self.pass(now);
         let late = |(flow, state): (&FlowId, &Flow<T>)| {
             let tickets = state.late(now).map(|place| Ticket { flow: *flow, place });
             tickets.collect::<Vec<_>>()
@@ -238,7 +265,7 @@ impl<T> Queue<T> {
 
     /// Something freed: offers the waiting requests their turn, in order; returns how many went.
     pub fn pump(&mut self, now: Mono, fleet: &mut impl Offers<T>) -> usize {
-        self.drain.pass(now, self.len > 0);
+        self.pass(now);
         let before = self.len;
         let waiting = self.flows.iter().filter(|(_, flow)| !flow.is_empty());
         let mut turns: BinaryHeap<_> = waiting
@@ -274,22 +301,43 @@ impl<T> Queue<T> {
         work += others
             .map(|(_, flow)| flow.work().min(per_weight * flow.weight))
             .sum::<f64>();
-        let wait_s = work / self.drain.rate(assumed_rate).max(f64::MIN_POSITIVE);
+        let mut wait_s = work / self.drain.rate(assumed_rate).max(f64::MIN_POSITIVE);
+        if arrival.fresh {
+            let fresh = self.flows.values().flat_map(Flow::iter);
+            let ahead = fresh.filter(|(other, _)| other.fresh && self.key(other) <= key);
+            wait_s = wait_s.max(self.fresh_wait_s(ahead.count() + 1, assumed_rate));
+        }
         Outlook { ahead, wait_s }
     }
 
     /// Seconds until all that waits now has left the queue.
     pub fn drained_in_s(&self, assumed_rate: f64) -> f64 {
-        let work: f64 = self.flows.values().map(Flow::work).sum();
-        work / self.drain.rate(assumed_rate).max(f64::MIN_POSITIVE)
+        let prefilled_s = self.work() / self.drain.rate(assumed_rate).max(f64::MIN_POSITIVE);
+        prefilled_s.max(self.fresh_wait_s(self.fresh, assumed_rate))
+    }
+
+    /// Seconds until `count` fresh requests have been admitted; until that was seen, as long as their share of the
+    /// work takes.
+    fn fresh_wait_s(&self, count: usize, assumed_rate: f64) -> f64 {
+        let rate = self.drain.rate(assumed_rate).max(f64::MIN_POSITIVE);
+        let assumed = rate * self.len as f64 / self.work().max(1.0);
+        count as f64 / self.fresh_drain.rate(assumed).max(f64::MIN_POSITIVE)
+    }
+
+    fn work(&self) -> f64 {
+        self.flows.values().map(Flow::work).sum()
+    }
+
+    fn pass(&mut self, now: Mono) {
+        self.drain.pass(now, self.len > 0);
+        self.fresh_drain.pass(now, self.fresh > 0);
     }
 
     fn key(&self, arrival: &Arrival) -> Mono {
-        let behind_s = (self.settings.shortest_first * arrival.miss_s).max(0.0);
-        arrival.arrived
-            + Duration::try_from_secs_f64(behind_s).map_or(self.settings.overtake, |behind| {
-                behind.min(self.settings.overtake)
-            })
+        let long_s = (self.settings.long_miss * self.mean_miss_s).max(f64::MIN_POSITIVE);
+        let share = (arrival.miss_s / long_s).clamp(0.0, 1.0);
+        let share = if share.is_nan() { 0.0 } else { share };
+        arrival.arrived + self.settings.overtake.mul_f64(share)
     }
 
     /// Offers the next request of a flow its turn, if there is anything new to offer; `None` when the flow has no
@@ -331,8 +379,10 @@ impl<T> Queue<T> {
                 flow: turn.flow,
                 place: at,
             };
-            let work = self.take(ticket).map_or(0.0, |waiting| waiting.arrival.work);
-            self.drain.placed(work);
+            if let Some(Waiting { arrival, .. }) = self.take(ticket) {
+                self.drain.placed(arrival.work);
+                self.fresh_drain.placed(f64::from(u8::from(arrival.fresh)));
+            }
         }
         Some((next, Some(verdict)))
     }
@@ -340,6 +390,7 @@ impl<T> Queue<T> {
     fn take(&mut self, ticket: Ticket) -> Option<Waiting<T>> {
         let waiting = self.flows.get_mut(&ticket.flow)?.remove(ticket.place)?;
         self.len -= 1;
+        self.fresh -= usize::from(waiting.arrival.fresh);
         self.bytes -= waiting.arrival.bytes;
         Some(waiting)
     }

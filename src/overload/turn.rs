@@ -91,7 +91,7 @@ impl Conditions<'_> {
 
     /// Endpoints whose caches have no room for a fresh request.
     fn gated(&self, req: &RequestView, fresh: bool, views: &[EndpointView]) -> SmallVec<[EndpointId; 16]> {
-        let Some(gate) = self.gate.filter(|gate| fresh && gate.is_closing()) else {
+        let Some(gate) = self.gate.filter(|_| fresh) else {
             return SmallVec::new();
         };
         let output_tokens = self

@@ -40,7 +40,7 @@ pub struct WorkingSetSettings {
 impl Default for WorkingSetSettings {
     fn default() -> Self {
         Self {
-            fraction: 0.7,
+            fraction: 0.8,
             idle: Duration::from_secs(150),
             tenure: Duration::from_secs(900),
             regret: 0.2,
@@ -66,6 +66,17 @@ pub struct Visit<'a> {
     pub best_match_tokens: u32,
 }
 
+/// What a request is to the working set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It continues a conversation with tenure.
+    Continued,
+    /// It continues none, and brings little that is new.
+    Known,
+    /// It would add a conversation.
+    Fresh,
+}
+
 /// A dispatched request's part in the working set; give it back by [`WorkingSet::ended`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stay(Name);
@@ -86,6 +97,8 @@ struct Conversation {
     pause: u64,
     /// Touch class under which its idle tokens count now.
     counted: Option<usize>,
+    /// Its endpoint's cache was lost since: nobody holds its blocks.
+    lost: bool,
     marks: [Option<BlockHash>; 2],
 }
 
@@ -93,6 +106,8 @@ struct Conversation {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Occupancy {
     in_use: u64,
+    /// Those of them that belong to conversations which came back at least once.
+    in_use_again: u64,
     idle: [u64; CLASSES],
 }
 
@@ -145,21 +160,60 @@ impl WorkingSet {
         }
     }
 
+    /// Other settings from now on; what was learnt stays.
+    pub fn retune(&mut self, settings: WorkingSetSettings) {
+        self.settings = settings;
+    }
+
+    pub fn settings(&self) -> &WorkingSetSettings {
+        &self.settings
+    }
+
+    /// What the request is to the working set.
+    pub fn kind(&self, now: Mono, visit: &Visit) -> Kind {
+        let known = self.settings.known * f64::from(visit.prompt_tokens);
+        if self.continued(now, visit).is_some() {
+            Kind::Continued
+        } else if f64::from(visit.best_match_tokens) < known {
+            Kind::Fresh
+        } else {
+            Kind::Known
+        }
+    }
+
     /// Whether the request would add a conversation: it continues none with tenure and is mostly unknown.
     pub fn is_fresh(&self, now: Mono, visit: &Visit) -> bool {
-        let known = self.settings.known * f64::from(visit.prompt_tokens);
-        f64::from(visit.best_match_tokens) < known && self.continued(now, visit).is_none()
+        self.kind(now, visit) == Kind::Fresh
     }
 
     /// Whether a fresh request may go to `endpoint`, which has to make room for `new_tokens`.
+    ///
+    /// With regret, only while all that is in use or likely to come back leaves room within `fraction`. Without, while
+    /// what can be expected to come back does: waiting for regret would admit too many, who then go on for as long as
+    /// they last.
     pub fn admits(&self, endpoint: EndpointId, new_tokens: u64, capacity_tokens: Option<u64>) -> bool {
-        let Some(capacity) = capacity_tokens.filter(|_| self.is_closing()) else {
+        let Some(capacity) = capacity_tokens.map(|tokens| tokens as f64) else {
             return true;
         };
-        let held = self.held(endpoint);
-        let held = held.in_use_tokens + held.idle_tokens;
+        let held = if self.is_closing() {
+            let held = self.held(endpoint);
+            (held.in_use_tokens + held.idle_tokens) as f64
+        } else {
+            self.expected(endpoint)
+        };
         // What is too large for an empty endpoint waits in vain.
-        held == 0 || (held + new_tokens) as f64 <= self.settings.fraction * capacity as f64
+        held == 0.0 || held + new_tokens as f64 <= self.settings.fraction * capacity
+    }
+
+    /// Tokens on `endpoint` that can be expected to be asked for again: of conversations that came back before and are
+    /// in use, and of idle ones by the share that comes back.
+    fn expected(&self, endpoint: EndpointId) -> f64 {
+        let Some(occupancy) = self.endpoints.get(usize::from(endpoint.0)) else {
+            return 0.0;
+        };
+        let idle = occupancy.idle.iter().zip(&self.reuse);
+        let idle = idle.map(|(tokens, reuse)| *tokens as f64 * reuse.share());
+        occupancy.in_use_again as f64 + idle.sum::<f64>()
     }
 
     /// Whether regret is high enough for the gate to hold anybody back.
@@ -219,6 +273,7 @@ impl WorkingSet {
         conversation.turns = conversation.turns.saturating_add(1);
         conversation.inflight += 1;
         conversation.seen = now;
+        conversation.lost = false;
         self.mark(name, visit.blocks);
         self.count(name);
         Some(Stay(name))
@@ -246,6 +301,15 @@ impl WorkingSet {
                 number: self.pause_number,
                 class,
             });
+        }
+        self.count(stay.0);
+    }
+
+    /// The request of `stay` is tried at another endpoint.
+    pub fn moved(&mut self, stay: Stay, endpoint: EndpointId) {
+        self.uncount(stay.0);
+        if let Some(conversation) = self.conversations.get_mut(&stay.0) {
+            conversation.endpoint = endpoint;
         }
         self.count(stay.0);
     }
@@ -285,15 +349,20 @@ impl WorkingSet {
         }
     }
 
-    /// An endpoint's cache is gone: nothing counts there.
+    /// An endpoint's cache is gone: idle conversations do not count there, and that they have to be computed anew is
+    /// nobody's regret. They keep their tenure.
     pub fn forget_endpoint(&mut self, endpoint: EndpointId) {
-        let names: Vec<Name> = self
-            .conversations
-            .iter()
-            .filter(|(_, c)| c.endpoint == endpoint)
-            .map(|(name, _)| *name)
-            .collect();
-        names.into_iter().for_each(|name| self.forget(name));
+        let on_it = self.conversations.iter().filter(|(_, c)| c.endpoint == endpoint);
+        let names: Vec<Name> = on_it.map(|(name, _)| *name).collect();
+        for name in names {
+            let busy = self.conversations.get_mut(&name).is_some_and(|conversation| {
+                conversation.lost = true;
+                conversation.inflight > 0
+            });
+            if !busy {
+                self.uncount(name);
+            }
+        }
     }
 
     /// The conversation with tenure that the request continues.
@@ -335,6 +404,7 @@ impl WorkingSet {
                 seen: now,
                 pause: 0,
                 counted: None,
+                lost: false,
                 marks: [None; 2],
             },
         );
@@ -369,7 +439,7 @@ impl WorkingSet {
     fn observe_regret(&mut self, now: Mono, visit: &Visit, continued: Option<Name>, match_tokens: u32) {
         let recent = continued
             .and_then(|name| self.conversations.get(&name))
-            .filter(|c| c.inflight > 0 || c.seen + self.settings.idle > now)
+            .filter(|c| !c.lost && (c.inflight > 0 || c.seen + self.settings.idle > now))
             .map_or(0, |c| c.context_tokens.min(visit.prompt_tokens.into()));
         let known = recent.max(visit.best_match_tokens.into());
         let missing = visit.prompt_tokens.saturating_sub(match_tokens);
@@ -424,31 +494,32 @@ impl WorkingSet {
         if at >= self.endpoints.len() {
             self.endpoints.resize(at + 1, Occupancy::default());
         }
-        if let Some(tokens) = self.endpoints[at].of(conversation) {
-            *tokens += conversation.own_tokens;
-        }
+        self.endpoints[at].change(conversation, |sum| *sum += conversation.own_tokens);
     }
 
-    /// Takes a conversation's own tokens out of where they count; the reverse of [`count`](Self::count).
+    /// Takes a conversation's tokens out of where they count; the reverse of [`count`](Self::count).
     fn uncount(&mut self, name: Name) {
         let Some(conversation) = self.conversations.get_mut(&name) else {
             return;
         };
-        let occupancy = self.endpoints.get_mut(usize::from(conversation.endpoint.0));
-        if let Some(tokens) = occupancy.and_then(|occupancy| occupancy.of(conversation)) {
-            *tokens -= conversation.own_tokens;
+        if let Some(occupancy) = self.endpoints.get_mut(usize::from(conversation.endpoint.0)) {
+            occupancy.change(conversation, |sum| *sum -= conversation.own_tokens);
         }
         conversation.counted = None;
     }
 }
 
 impl Occupancy {
-    /// The sum that a conversation counts in; `None` when it has been idle for too long.
-    fn of(&mut self, conversation: &Conversation) -> Option<&mut u64> {
+    /// Changes the sums that a conversation counts in; none when it has been idle for too long.
+    fn change(&mut self, conversation: &Conversation, change: impl Fn(&mut u64)) {
         if conversation.inflight > 0 {
-            return Some(&mut self.in_use);
+            change(&mut self.in_use);
+            if conversation.turns > 1 {
+                change(&mut self.in_use_again);
+            }
+        } else if let Some(class) = conversation.counted {
+            change(&mut self.idle[class]);
         }
-        conversation.counted.map(|class| &mut self.idle[class])
     }
 }
 

@@ -80,6 +80,12 @@ impl BlockKeys {
         })
     }
 
+    /// The first prompt's blocks, in the first of the block sizes.
+    pub fn first_chain(&self) -> Option<&[BlockHash]> {
+        let cut = self.cuts.first()?;
+        cut.hashes.get(cut.chains.first()?.clone())
+    }
+
     /// Cached tokens that an engine reuses of prompt number `at` when it holds `blocks` of its blocks: whole
     /// blocks, and at least one token is always computed.
     pub fn reusable_tokens(&self, at: usize, blocks: u32, block_tokens: u32) -> u32 {

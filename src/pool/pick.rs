@@ -1,5 +1,6 @@
 //! The choice: one look at the index and the load, one decision, one reservation.
 
+use super::gate::Gate;
 use super::keys::{BlockKeys, Keys};
 use super::load::Reservation;
 use super::plan::{Attempt, Plan};
@@ -49,6 +50,10 @@ pub(super) struct Held {
     pub work_tokens: f64,
     /// Tokens that the pool prefills per second, as far as is known.
     pub tokens_per_s: f64,
+    /// It would add a conversation to the working set.
+    pub fresh: bool,
+    /// Prompt tokens on the endpoint that holds the most of them.
+    pub best_match_tokens: u32,
 }
 
 thread_local! {
@@ -65,7 +70,7 @@ impl Pool {
         let mut picker = self.picker.lock();
         picker.prefill_due.release(now);
         let decision = self.decide(&snapshot, &prompt, &mut picker, now);
-        self.carry_out(snapshot, picker, prompt, decision, now)
+        self.carry_out(snapshot, picker, prompt, decision, None, now)
     }
 
     /// As [`Pool::place`], unless `terms` make the prompt wait: then it comes back, with what its wait depends on.
@@ -90,17 +95,26 @@ impl Pool {
             return Err((prompt, held));
         }
         let room = Some(&room).filter(|_| terms.turn);
+        let mut best_match_tokens = 0;
         let choose = |scheduler: &Scheduler, request: &RequestView, views: &[EndpointView], rng: &mut _| {
+            best_match_tokens = views.iter().map(|view| view.match_tokens).max().unwrap_or(0);
+            let gate = self.gate_for(&prompt).map(|gate| gate.lock(now));
+            let set = gate.as_ref().map(|inner| &inner.set);
             let conditions = Conditions {
                 now,
                 scheduler,
                 room,
-                gate: None,
+                gate: set,
             };
-            conditions.decide(request, false, views, rng)
+            let fresh = set.is_some_and(|set| set.is_fresh(now, &prompt.visit(best_match_tokens)));
+            conditions.decide(request, fresh, views, rng)
         };
         match self.decide_by(&snapshot, &prompt, &mut picker, now, choose) {
-            Ok(decision) => Ok(self.carry_out(snapshot, picker, prompt, decision, now)),
+            Ok(decision) => {
+                let gate = self.gate_for(&prompt).cloned();
+                let gate = gate.map(|gate| (gate, best_match_tokens));
+                Ok(self.carry_out(snapshot, picker, prompt, decision, gate, now))
+            }
             Err(verdict) => {
                 let held = self.assess(&snapshot, &prompt, &picker, verdict, now);
                 Err((prompt, held))
@@ -125,7 +139,9 @@ impl Pool {
     ) -> Held {
         let matches = self.look_up(snapshot, prompt);
         let matched = matches.iter().map(|found| found.tokens);
-        let missing_tokens = prompt.tokens.saturating_sub(matched.max().unwrap_or(0));
+        let best_match_tokens = matched.max().unwrap_or(0);
+        let missing_tokens = prompt.tokens.saturating_sub(best_match_tokens);
+        let is_fresh = |gate: &Arc<Gate>| gate.lock(now).set.is_fresh(now, &prompt.visit(best_match_tokens));
         let pace = |entry: &Entry| picker.scheduler.prefill_s_per_token(now, entry.endpoint.id);
         let rates = snapshot
             .ready()
@@ -140,6 +156,8 @@ impl Pool {
             miss_s: f64::from(missing_tokens) * f64::from(endpoints) / tokens_per_s.max(1.0),
             work_tokens: f64::from(missing_tokens) + f64::from(output_tokens),
             tokens_per_s,
+            fresh: self.gate_for(prompt).is_some_and(is_fresh),
+            best_match_tokens,
         }
     }
 
@@ -175,12 +193,20 @@ impl Pool {
         mut picker: MutexGuard<Picker>,
         prompt: Prompt,
         decision: Decision,
+        gate: Option<(Arc<Gate>, u32)>,
         now: Mono,
     ) -> Plan {
         let attempt = decision.chosen().and_then(|chosen| {
             let entry = snapshot.by_id(chosen.id)?;
             Some(self.reserve(&mut picker, entry, &prompt, &decision, chosen, now))
         });
+        let staying = attempt
+            .as_ref()
+            .zip(gate)
+            .and_then(|(attempt, (gate, best_match_tokens))| {
+                let visit = prompt.visit(best_match_tokens);
+                gate.dispatched(now, &visit, attempt.endpoint.id, attempt.match_tokens)
+            });
         drop(picker);
         self.retry_budget.request(now);
         let tried = attempt.iter().map(|attempt| attempt.endpoint.id).collect();
@@ -191,6 +217,7 @@ impl Pool {
             snapshot,
             tried,
             attempt,
+            staying,
         }
     }
 

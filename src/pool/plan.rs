@@ -1,6 +1,7 @@
 //! One request's way through a pool: the decision, the endpoint being tried, and the ones after it.
 
 use super::endpoint::Endpoint;
+use super::gate::Staying;
 use super::keys::Keys;
 use super::load::Reservation;
 use super::prompt::{Prompt, PromptShape};
@@ -24,6 +25,8 @@ pub struct Plan {
     /// Endpoints tried so far, the present one last.
     pub tried: SmallVec<[EndpointId; 4]>,
     pub attempt: Option<Attempt>,
+    /// Its conversation's part in the working set.
+    pub(super) staying: Option<Staying>,
 }
 
 /// One try at one endpoint.
@@ -165,6 +168,13 @@ impl Plan {
         }
     }
 
+    /// The answer had this many tokens: they are part of the conversation from now on.
+    pub fn said(&mut self, now: Mono, output_tokens: u32) {
+        if let Some(staying) = &mut self.staying {
+            staying.said(now, output_tokens);
+        }
+    }
+
     /// Takes the decision out, for what is kept of it after the request.
     pub fn take_decision(&mut self) -> Decision {
         let empty = Decision {
@@ -182,6 +192,9 @@ impl Plan {
         self.attempt = self.pool.pick_next(self, now);
         if let Some(attempt) = &self.attempt {
             self.tried.push(attempt.endpoint.id);
+            if let Some(staying) = &self.staying {
+                staying.moved(now, attempt.endpoint.id);
+            }
         }
         self.attempt.is_some()
     }

@@ -28,6 +28,8 @@ pub struct Prompt {
     pub session: Option<u64>,
     /// Times its lookup, when the request is traced.
     pub stopwatch: Option<Arc<Stopwatch>>,
+    /// Hash of the name by which the working-set gate is to know the conversation.
+    pub conversation: Option<u64>,
 }
 
 /// Length of a prompt, for logs and admin pages.
@@ -52,6 +54,7 @@ impl Prompt {
             stream: false,
             session: None,
             stopwatch: None,
+            conversation: None,
         }
     }
 
@@ -63,6 +66,16 @@ impl Prompt {
             Some(Keys::Chunks(keys)) => keys.chains().iter().map(|chain| keys.keys(chain)).collect(),
             Some(Keys::Blocks(keys)) => keys.chains(block_tokens).collect(),
         }
+    }
+
+    /// The whole chunks or blocks of its first prompt: what a later turn begins with as well.
+    pub fn whole_blocks(&self) -> &[BlockHash] {
+        let whole = match &self.keys {
+            None => None,
+            Some(Keys::Chunks(keys)) => keys.chains().first().map(|chain| keys.full_blocks(chain)),
+            Some(Keys::Blocks(keys)) => keys.first_chain(),
+        };
+        whole.unwrap_or_default()
     }
 
     /// Whether the engines' events tell of the very blocks that this prompt is known by.

@@ -1,6 +1,7 @@
 //! Requests that wait in the router until an endpoint has room: the queue of [`overload`](crate::overload) with the
 //! pool's own picks behind it.
 
+use super::gate::Staying;
 use super::pick::{Held, Terms};
 use super::plan::Plan;
 use super::prompt::Prompt;
@@ -62,11 +63,13 @@ pub enum Turned {
     GaveWay,
     /// It waited as long as a request may.
     TimedOut,
+    /// It would begin a conversation, and no cache had room for one within the longest wait.
+    NoRoom,
 }
 
 impl Turned {
     /// All of them, for metrics.
-    pub const ALL: [Self; 3] = [Self::Full, Self::GaveWay, Self::TimedOut];
+    pub const ALL: [Self; 4] = [Self::Full, Self::GaveWay, Self::TimedOut, Self::NoRoom];
 
     /// The word in metrics.
     pub const fn as_str(self) -> &'static str {
@@ -74,6 +77,7 @@ impl Turned {
             Self::Full => "full",
             Self::GaveWay => "gave-way",
             Self::TimedOut => "timed-out",
+            Self::NoRoom => "no-room",
         }
     }
 }
@@ -86,6 +90,56 @@ pub struct TurnedAway {
     pub retry_after: Duration,
     /// Whether any endpoint takes requests at all.
     pub any_ready: bool,
+}
+
+/// Why a request waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Every endpoint has enough to prefill, or the best one has.
+    Busy,
+    /// It would begin a conversation, and no cache has room for one.
+    NoRoom,
+    /// Its turn has not come yet.
+    Turn,
+}
+
+impl Why {
+    /// The word on admin pages.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Busy => "endpoints-busy",
+            Self::NoRoom => "working-set-full",
+            Self::Turn => "others-first",
+        }
+    }
+
+    const fn of(held: Option<Verdict>) -> Self {
+        match held {
+            Some(Verdict::Gated) => Self::NoRoom,
+            Some(Verdict::Busy(_) | Verdict::Stop) => Self::Busy,
+            Some(Verdict::Placed) | None => Self::Turn,
+        }
+    }
+}
+
+/// What a request could expect that came now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Expected {
+    pub queue: Outlook,
+    pub why: Why,
+}
+
+/// A request that waits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WhoWaits {
+    pub request_id: Box<str>,
+    pub model: Box<str>,
+    pub waited: Duration,
+    /// Until it is turned away.
+    pub gives_up_in: Duration,
+    pub why: Why,
+    /// The busy endpoint that it is best served by.
+    pub endpoint: Option<Arc<str>>,
 }
 
 /// The end of a wait.
@@ -134,6 +188,11 @@ struct Waiter {
     /// `None` while it is offered its turn.
     prompt: Option<Prompt>,
     turn: Option<oneshot::Sender<Turn>>,
+    request_id: Box<str>,
+    /// Why it was not placed when it was offered its turn last; `None` before the first offer.
+    held: Option<Verdict>,
+    /// The conversation that it continues counts as in use while it waits.
+    _announced: Option<Staying>,
 }
 
 /// The queue at one moment, for metrics and admin pages.
@@ -141,6 +200,8 @@ struct Waiter {
 pub struct QueueSample {
     pub requests: usize,
     pub bytes: u64,
+    /// Those of them that would begin a conversation.
+    pub fresh: usize,
     /// How long the request waits that waits longest.
     pub oldest: Duration,
     /// When what waits now will have left.
@@ -229,7 +290,7 @@ impl Drop for Waiting {
 
 impl Pool {
     /// Places `prompt`, or lets it wait while every endpoint has enough to prefill.
-    pub fn admit(self: &Arc<Self>, prompt: Prompt, claim: Claim, now: Mono) -> Admission {
+    pub fn admit(self: &Arc<Self>, prompt: Prompt, claim: Claim, request_id: &str, now: Mono) -> Admission {
         let Some(room) = &self.waiting else {
             return Admission::Placed(self.place(prompt, now));
         };
@@ -240,7 +301,7 @@ impl Pool {
         };
         match self.place_on(prompt, terms, now) {
             Ok(plan) => Admission::Placed(plan),
-            Err((prompt, held)) => self.queue_up(room, prompt, claim, &held, now),
+            Err((prompt, held)) => self.queue_up(room, prompt, claim, request_id, &held, now),
         }
     }
 
@@ -249,14 +310,19 @@ impl Pool {
         room: &Arc<WaitingRoom>,
         prompt: Prompt,
         claim: Claim,
+        request_id: &str,
         held: &Held,
         now: Mono,
     ) -> Admission {
-        let arrival = room.arrival(claim, held, now);
+        let arrival = self.arrival(room, claim, held, now);
         let (sender, receiver) = oneshot::channel();
+        let gate = self.gate_for(&prompt);
         let waiter = Waiter {
+            _announced: gate.and_then(|gate| gate.announce(now, &prompt.visit(held.best_match_tokens))),
             prompt: Some(prompt),
             turn: Some(sender),
+            request_id: request_id.into(),
+            held: None,
         };
         let mut inner = room.inner.lock();
         inner.now = inner.now.max(now);
@@ -299,8 +365,10 @@ impl Pool {
         if inner.last_pump + TICK > now {
             return;
         }
-        let expired = inner.queue.expire(now);
-        self.turn_away(room, &inner, expired, Turned::TimedOut);
+        let expired = inner.queue.expire(now).into_iter();
+        let (gated, late) = expired.partition(|waiter| waiter.held == Some(Verdict::Gated));
+        self.turn_away(room, &inner, late, Turned::TimedOut);
+        self.turn_away(room, &inner, gated, Turned::NoRoom);
         self.pump_locked(room, &mut inner, now);
     }
 
@@ -345,37 +413,76 @@ impl Pool {
         Some(QueueSample {
             requests: inner.queue.len(),
             bytes: inner.queue.bytes(),
+            fresh: inner.queue.fresh(),
             oldest: inner.queue.oldest().map_or(Duration::ZERO, |at| now.since(at)),
             drained_in: inner.retry_after(),
         })
     }
 
     /// How long `prompt` would wait if it came now; `None` when it would go straight out.
-    pub fn outlook(&self, prompt: &Prompt, claim: Claim, now: Mono) -> Option<Outlook> {
+    pub fn outlook(&self, prompt: &Prompt, claim: Claim, now: Mono) -> Option<Expected> {
         let room = self.waiting.as_ref()?;
         let hold_above_s = room.settings.queue.hold_above_s;
         let free = self.room(hold_above_s, now);
-        let inner = room.inner.lock();
-        if inner.queue.is_empty() && (free.is_any_free() || free.is_empty()) {
-            return None;
-        }
+        let free = free.is_any_free() || free.is_empty();
+        let gate = self.gate_outlook(prompt, now);
+        let no_room = gate.is_some_and(|gate| gate.endpoints.iter().all(|(.., admits)| !admits));
         let held = self.wait_of(prompt, now);
-        let arrival = room.arrival(claim, &held, now);
-        Some(inner.queue.outlook(&arrival, held.tokens_per_s))
+        let inner = room.inner.lock();
+        let why = match (no_room, free) {
+            (true, _) => Why::NoRoom,
+            (false, false) => Why::Busy,
+            (false, true) if inner.queue.is_empty() => return None,
+            (false, true) => Why::Turn,
+        };
+        let arrival = self.arrival(room, claim, &held, now);
+        let queue = inner.queue.outlook(&arrival, held.tokens_per_s);
+        Some(Expected { queue, why })
+    }
+
+    /// Those who wait, at most `limit` of them, who came first first.
+    pub fn who_waits(&self, now: Mono, limit: usize) -> Vec<WhoWaits> {
+        let Some(room) = &self.waiting else {
+            return Vec::new();
+        };
+        let snapshot = self.snapshot.load();
+        let inner = room.inner.lock();
+        let mut waiting: Vec<_> = inner.queue.iter().collect();
+        waiting.sort_by_key(|(arrival, _)| arrival.arrived);
+        let one = |(arrival, waiter): &(&Arrival, &Waiter)| WhoWaits {
+            request_id: waiter.request_id.clone(),
+            model: waiter
+                .prompt
+                .as_ref()
+                .map(|prompt| prompt.model.clone())
+                .unwrap_or_default(),
+            waited: now.since(arrival.arrived),
+            gives_up_in: arrival.deadline.since(now),
+            why: Why::of(waiter.held),
+            endpoint: match waiter.held {
+                Some(Verdict::Busy(id)) => snapshot.by_id(id).map(|entry| entry.endpoint.name.clone()),
+                _ => None,
+            },
+        };
+        waiting.iter().take(limit).map(one).collect()
     }
 }
 
-impl WaitingRoom {
-    fn arrival(&self, claim: Claim, held: &Held, now: Mono) -> Arrival {
+impl Pool {
+    fn arrival(&self, room: &WaitingRoom, claim: Claim, held: &Held, now: Mono) -> Arrival {
+        let longest = match &self.settings.gate {
+            Some(gate) if held.fresh => gate.timeout,
+            _ => room.settings.timeout,
+        };
         Arrival {
             flow: claim.flow,
             weight: claim.weight,
             arrived: now,
-            deadline: now + self.settings.timeout,
+            deadline: now + longest,
             miss_s: held.miss_s,
             work: held.work_tokens,
             bytes: claim.bytes,
-            fresh: false,
+            fresh: held.fresh,
         }
     }
 }
@@ -420,6 +527,7 @@ impl Offers<Waiter> for Pump<'_> {
             }
             Err((prompt, held)) => {
                 waiter.prompt = Some(prompt);
+                waiter.held = Some(held.verdict);
                 held.verdict
             }
         }

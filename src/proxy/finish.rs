@@ -86,8 +86,11 @@ pub fn finish(gateway: &Gateway, session: &Session, error: Option<&Error>, ctx: 
             traces.end(*trace, &record, ctx.path_kind.operation());
         }
     }
-    if let Some(plan) = ctx.plan.take() {
+    if let Some(mut plan) = ctx.plan.take() {
         let pool = plan.pool.clone();
+        if let Some(tokens) = facts.completion_tokens {
+            plan.said(gateway.now(), u32::try_from(tokens).unwrap_or(u32::MAX));
+        }
         remember(gateway, plan, ctx, status, &facts);
         pool.freed(gateway.now());
     }

@@ -93,7 +93,12 @@ impl Gateway {
         prompt.stopwatch = ctx.trace.as_ref().map(|trace| trace.stopwatch());
         let asked = Instant::now();
         let admission = match &pool.waiting {
-            Some(room) => pool.admit(prompt, claim(room.sharing(), headers, body.len()), self.now()),
+            Some(room) => pool.admit(
+                prompt,
+                claim(room.sharing(), headers, body.len()),
+                &ctx.request_id,
+                self.now(),
+            ),
             None => Admission::Placed(pool.place(prompt, self.now())),
         };
         drop(body);
@@ -225,6 +230,7 @@ fn prompt(
         fills_cache: kind.fills_kv_cache(),
         stream: peek.stream(),
         session,
+        conversation: pool.settings.gate.as_ref().and_then(|gate| gate.session(headers)),
         ..Prompt::unkeyed(&model)
     };
     if let Some(keys) = exact {

@@ -77,6 +77,10 @@ pub fn refusal(away: &TurnedAway) -> Refusal {
             Reason::TooManyRequests,
             Some("No endpoint had room within the longest wait."),
         ),
+        (true, Turned::NoRoom) => (
+            Reason::TooManyRequests,
+            Some("No endpoint's KV cache had room for another conversation within the longest wait."),
+        ),
     };
     Refusal {
         reason,

@@ -5,6 +5,7 @@ use super::models::{ModelFamilies, ModelMetrics, SeenModels};
 use super::names;
 use super::queue::{QueueFamilies, QueueMetrics};
 use super::series::Forget;
+use super::working_set::{WorkingSetFamilies, WorkingSetMetrics};
 use crate::discovery::Origin;
 use crate::proxy::error::Reason;
 use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
@@ -53,6 +54,7 @@ pub struct Metrics {
     models: ModelFamilies,
     kv: KvFamilies,
     queue: QueueFamilies,
+    working_set: WorkingSetFamilies,
     /// Reloads by outcome (`success`, `failure`).
     pub config_reloads: IntCounterVec,
     /// 1 when the newest configuration is in use.
@@ -94,6 +96,7 @@ impl Metrics {
         let queue = QueueFamilies::new(&build)?;
         let kv = KvFamilies::new(&build)?;
         let models = ModelFamilies::new(&build)?;
+        let working_set = WorkingSetFamilies::new(&build)?;
         Ok(Self {
             requests: build.counters(
                 names::REQUESTS,
@@ -173,6 +176,7 @@ impl Metrics {
             kv,
             models,
             queue,
+            working_set,
             index_bytes,
             errors,
             per_endpoint: build.per_endpoint.into_inner().into(),
@@ -205,6 +209,11 @@ impl Metrics {
     /// The histogram of decision times of one pool.
     pub fn decision_duration(&self, pool: &str) -> Histogram {
         self.decision_duration.with_label_values(&[pool])
+    }
+
+    /// The handles of one pool's working-set gate.
+    pub fn working_set(&self, pool: &str) -> WorkingSetMetrics {
+        self.working_set.of(pool)
     }
 
     /// The handles of one pool's queue.

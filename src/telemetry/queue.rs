@@ -6,6 +6,7 @@ use crate::pool::waiting::{QueueSample, Turned};
 use prometheus::{
     Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
 };
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The families.
@@ -13,6 +14,7 @@ use std::time::Duration;
 pub(super) struct QueueFamilies {
     requests: IntGaugeVec,
     bytes: IntGaugeVec,
+    fresh: IntGaugeVec,
     oldest: GaugeVec,
     drain: GaugeVec,
     held: IntCounterVec,
@@ -35,6 +37,11 @@ impl QueueFamilies {
                 "Bytes of the bodies of waiting requests.",
                 &pool,
             )?,
+            fresh: build.int_gauges(
+                names::QUEUE_FRESH,
+                "Waiting requests that would begin a conversation.",
+                &pool,
+            )?,
             oldest: build.gauges(
                 names::QUEUE_OLDEST,
                 "How long the request waits that waits longest.",
@@ -52,7 +59,7 @@ impl QueueFamilies {
             )?,
             refused: build.counters(
                 names::QUEUE_REFUSED,
-                "Requests that the queue turned away, by reason (full, gave-way, timed-out).",
+                "Requests that the queue turned away, by reason (full, gave-way, timed-out, no-room).",
                 &["pool", "reason"],
             )?,
             left: build.counters(
@@ -75,6 +82,7 @@ impl QueueFamilies {
         QueueMetrics {
             requests: self.requests.with_label_values(&[pool]),
             bytes: self.bytes.with_label_values(&[pool]),
+            fresh: self.fresh.with_label_values(&[pool]),
             oldest: self.oldest.with_label_values(&[pool]),
             drain: self.drain.with_label_values(&[pool]),
             held: self.held.with_label_values(&[pool]),
@@ -90,6 +98,7 @@ impl QueueFamilies {
 pub struct QueueMetrics {
     requests: IntGauge,
     bytes: IntGauge,
+    fresh: IntGauge,
     oldest: Gauge,
     drain: Gauge,
     /// Requests that had to wait.
@@ -106,6 +115,14 @@ impl QueueMetrics {
         self.refused[why as usize].inc();
     }
 
+    /// Requests turned away since start, by reason.
+    pub fn refused_counts(&self) -> BTreeMap<String, u64> {
+        let counts = Turned::ALL.iter().zip(&self.refused);
+        counts
+            .map(|(why, count)| (why.as_str().to_owned(), count.get()))
+            .collect()
+    }
+
     /// Counts a request that was placed after this time.
     pub fn waited(&self, wait: Duration) {
         self.wait.observe(wait.as_secs_f64());
@@ -115,6 +132,7 @@ impl QueueMetrics {
     pub fn show(&self, sample: &QueueSample) {
         self.requests.set(sample.requests as i64);
         self.bytes.set(sample.bytes as i64);
+        self.fresh.set(sample.fresh as i64);
         self.oldest.set(sample.oldest.as_secs_f64());
         self.drain.set(sample.drained_in.as_secs_f64());
     }

@@ -22,3 +22,4 @@ mod support;
 mod tls;
 mod traces;
 mod truth;
+mod working_set;

@@ -134,7 +134,10 @@ async fn explain_says_who_would_wait_and_how_long() {
 async fn explain(gateway: &Gateway) -> Value {
     let mut client = Client::connect(gateway.admin).await;
     client
-        .post("/explain", chat(&"lorem ipsum ".repeat(700), true))
+        .post(
+            "/explain",
+            chat(&format!("explained {}", "lorem ipsum ".repeat(700)), true),
+        )
         .await;
     client.response().await.json()
 }
@@ -292,4 +295,69 @@ async fn three_times_too_much_is_answered_to_the_last_request() {
     );
     assert_eq!(metrics.sum("homing_queue_requests", ""), 0.0);
     assert_eq!(metrics.sum("homing_queue_bytes", ""), 0.0);
+}
+
+/// Writes a new configuration for a running gateway and has it read.
+async fn reload(gateway: &Gateway, setup: &Setup) {
+    let success = "outcome=\"success\"";
+    let before = gateway
+        .metrics()
+        .await
+        .sum("homing_config_reloads_total", success);
+    std::fs::write(&gateway.config, setup.yaml(gateway.data, gateway.admin)).unwrap();
+    gateway.signal("HUP");
+    eventually("the reload is counted", async || {
+        gateway
+            .metrics()
+            .await
+            .sum("homing_config_reloads_total", success)
+            > before
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_waits_is_placed_by_the_newest_configuration() {
+    let servers = [slow_server().await, slow_server().await];
+    let both = Setup::of(servers.iter().map(|server| server.address));
+    let queue = |rules: &str| format!("overload: {{ queue: {{ hold_above: 1ms, {rules} }} }}");
+    let came = async |count: usize| {
+        eventually(&format!("{count} requests came"), async || {
+            servers.iter().map(Upstream::executions).sum::<usize>() == count
+        })
+        .await;
+    };
+    let gateway = gateway(&servers[0], "timeout: 60s").await;
+    let mut clients = vec![send(&gateway, "first", "").await];
+    came(1).await;
+    clients.push(send(&gateway, "second", "").await);
+    waiting(&gateway, 1).await;
+    reload(&gateway, &both.clone().pool(&queue("timeout: 60s"))).await;
+    came(2).await;
+    assert_eq!(names(&servers[1]), ["second"], "the added endpoint is free");
+    // With other rules, and without a queue at all, those who wait are still served when their turn comes.
+    for (count, rules) in [(2, "max_requests: 7"), (4, "enabled: false")] {
+        clients.push(send(&gateway, "waits", "").await);
+        waiting(&gateway, 1).await;
+        reload(&gateway, &both.clone().pool(&queue(rules))).await;
+        servers[0].release();
+        came(count + 1).await;
+        clients.push(send(&gateway, "fills", "").await);
+        if count == 2 {
+            servers[1].release();
+        }
+        came(count + 2).await;
+    }
+    for mut client in clients {
+        let answer = client.response();
+        tokio::pin!(answer);
+        let response = loop {
+            servers.iter().for_each(Upstream::release);
+            if let Ok(response) = tokio::time::timeout(Duration::from_millis(5), &mut answer).await {
+                break response;
+            }
+        };
+        assert_eq!(response.status, 200);
+    }
+    gateway.at_rest().await;
 }

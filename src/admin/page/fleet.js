@@ -16,6 +16,8 @@ const COLUMNS = [
   ["Queue", "Waiting in the engine's queue", (e) => e.waiting, (td, e) => number(td, e.waiting)],
   ["Running", "In the engine's batch", (e) => e.running, (td, e) => number(td, e.running)],
   ["KV in use", "Share of the engine's KV blocks held by running requests", (e) => e.kv_usage, meter],
+  ["Working set", "Tokens of conversations in use or likely to come back, against what the gate allows", workingSet,
+    (td, e) => setText(td, percent(workingSet(e)))],
   ["Hit rate", "Share of prompt blocks that Homing predicted cached", (e) => e.now?.predicted, (td, e) => setText(td, percent(e.now?.predicted))],
   ["Engine hits", "Share of prompt tokens that the engine found cached", (e) => e.now?.actual, (td, e) => setText(td, percent(e.now?.actual))],
   ["TTFT", "Mean time to the first byte", (e) => e.now?.firstByte, (td, e) => setText(td, seconds(e.now?.firstByte))],
@@ -23,6 +25,11 @@ const COLUMNS = [
   ["Out tok/s", "Tokens generated per second", (e) => e.now?.generated, (td, e) => number(td, e.now?.generated)],
   ["Index", "Prompt blocks that Homing's index credits to the endpoint", (e) => e.index_blocks, (td, e) => number(td, e.index_blocks)],
 ];
+
+/** Share of its limit that an endpoint's working set takes; nothing without a gate. */
+function workingSet(e) {
+  return e.working_set_limit_tokens ? (e.working_set_tokens[0] + e.working_set_tokens[1]) / e.working_set_limit_tokens : undefined;
+}
 
 const rows = new Map();
 let sortBy = null;

@@ -8,6 +8,9 @@ const $ = (id) => document.getElementById(id);
 /** Endpoints named in the legend at most; beyond that the extremes are. */
 const LEGEND_ALL = 12;
 
+/** A wait that is worth a look, in seconds. */
+const QUEUE_LONG_S = 10;
+
 const charts = {
   requests: new Stacked($("requests"), "requests", count),
   tokens: new Stacked($("tokens"), "promptTokens", count),
@@ -65,7 +68,24 @@ function tiles(stats, pool, now) {
   tile("hit", "Prefix hit rate", percent(now?.predicted), "", `engines count ${percent(now?.actual)}`);
   tile("ttft", "TTFT, median", seconds(now?.p50), "", `p99 ${seconds(now?.p99)}`);
   tile("decide", "Decision, median", seconds(now?.decision50), "", `p99 ${seconds(now?.decision99)}`);
+  waiting_tiles(pool);
   tile("errors", "Errors", count(now?.errors), " /s", `${count(failed)} since start`, now?.errors > 0);
+}
+
+/** Who waits in the router, and why: a gate that is closing keeps new conversations waiting. */
+function waiting_tiles(pool) {
+  const queue = pool.queue;
+  if (queue) {
+    const note = queue.requests > 0 ? `oldest ${seconds(queue.oldest_s)}, empty in ${seconds(queue.drained_in_s)}` : "nobody waits";
+    tile("queue", "Waiting in Homing", count(queue.requests), "", note, queue.oldest_s > QUEUE_LONG_S);
+  }
+  const set = pool.working_set;
+  if (set) {
+    const held = sum(pool.endpoints.map((e) => sum(e.working_set_tokens ?? [])));
+    const limit = sum(pool.endpoints.map((e) => e.working_set_limit_tokens ?? 0));
+    const note = `${set.closing ? "gate closing" : "gate open"}, regret ${percent(set.regret)}, ${count(queue?.fresh_requests ?? 0)} new wait`;
+    tile("working-set", "Working set", limit > 0 ? percent(held / limit) : count(held), limit > 0 ? " of its limit" : " tokens", note, set.closing);
+  }
 }
 
 const shown = new Map();

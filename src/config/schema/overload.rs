@@ -12,6 +12,8 @@ use std::num::NonZeroUsize;
 pub struct Overload {
     /// Requests wait in the gateway while every endpoint has enough to prefill, and are placed when their turn comes.
     pub queue: Queue,
+    /// New conversations wait in that queue while the running ones fill the endpoints' KV caches.
+    pub working_set: WorkingSet,
 }
 
 /// The gateway's queue. At normal load nothing waits, and every request goes where it would go without the queue.
@@ -52,6 +54,43 @@ impl Default for Queue {
             tenant_header: None,
             priority_header: None,
             weights: BTreeMap::new(),
+        }
+    }
+}
+
+/// What keeps the working set inside the KV caches: past their capacity every turn evicts somebody else's context, and
+/// less gets done the more is asked. For long conversations such as those of coding agents.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct WorkingSet {
+    /// On: conversations that have begun go on, new ones begin when there is room. Needs `overload.queue`.
+    pub enabled: bool,
+    /// Share of an endpoint's KV capacity that conversations may hold when another one is admitted; the rest is for
+    /// their growth, and for what they share.
+    pub fraction: f64,
+    /// How long an idle conversation counts. Should exceed the longest usual pause between two turns.
+    pub idle: Period,
+    /// How long a conversation may pause and still go on without waiting.
+    pub tenure: Period,
+    /// The gate is open while at most this share of the tokens computed anew had been in a cache a moment ago: then
+    /// nothing is evicted too early.
+    pub regret: f64,
+    /// Longest wait of a new conversation. Longer: 429 with Retry-After.
+    pub timeout: Period,
+    /// Request headers that may name the conversation, the first that is there. Without one it is known by its blocks.
+    pub session_headers: Vec<String>,
+}
+
+impl Default for WorkingSet {
+    fn default() -> Self {
+        Self {
+            enabled: false,
+            fraction: 0.8,
+            idle: Period::from_secs(150),
+            tenure: Period::from_secs(900),
+            regret: 0.2,
+            timeout: Period::from_secs(120),
+            session_headers: vec!["x-session-id".to_owned()],
         }
     }
 }

@@ -8,6 +8,7 @@ use http::HeaderName;
 
 impl Check<'_> {
     pub(super) fn overload(&mut self, config: &Config, pool: &Pool, path: &str) {
+        self.working_set(pool, &format!("{path}.overload.working_set"));
         let queue = &pool.overload.queue;
         let path = format!("{path}.overload.queue");
         self.positive(
@@ -51,6 +52,42 @@ impl Check<'_> {
                 &format!("{path}.weights"),
                 fault.fix("add `tenant_header: x-tenant`"),
             );
+        }
+    }
+
+    fn working_set(&mut self, pool: &Pool, path: &str) {
+        let of = &pool.overload.working_set;
+        if of.enabled && !pool.overload.queue.enabled {
+            let fault = Diagnostic::error("new conversations wait in the queue, and it is off");
+            self.report(
+                &format!("{path}.enabled"),
+                fault.fix("set `overload.queue.enabled: true`"),
+            );
+        }
+        let vain = "no new conversation would ever wait";
+        self.positive(&format!("{path}.idle"), of.idle, vain);
+        self.positive(
+            &format!("{path}.tenure"),
+            of.tenure,
+            "every turn would count as a new conversation",
+        );
+        self.positive(&format!("{path}.timeout"), of.timeout, vain);
+        if !(of.fraction > 0.0 && of.fraction <= 1.0) {
+            let fault = Diagnostic::error(format!("`fraction` is {}", of.fraction));
+            self.report(
+                &format!("{path}.fraction"),
+                fault.expected("a number above 0 and at most 1, such as 0.8"),
+            );
+        }
+        if !(0.0..=1.0).contains(&of.regret) {
+            let fault = Diagnostic::error(format!("`regret` is {}", of.regret));
+            self.report(
+                &format!("{path}.regret"),
+                fault.expected("a number from 0 to 1, such as 0.2"),
+            );
+        }
+        for (at, name) in of.session_headers.iter().enumerate() {
+            self.header_name(Some(name), &format!("{path}.session_headers[{at}]"));
         }
     }
 

@@ -69,6 +69,13 @@ impl<T> Flow<T> {
             .map(|(place, _)| *place)
     }
 
+    /// Its requests in their order.
+    pub fn iter(&self) -> impl Iterator<Item = (&Arrival, &T)> {
+        self.waiting
+            .values()
+            .map(|waiting| (&waiting.arrival, &waiting.payload))
+    }
+
     /// Its requests, the one that would go last first.
     pub fn newest_first(&self) -> impl Iterator<Item = (&Place, &Waiting<T>)> {
         self.waiting.iter().rev()

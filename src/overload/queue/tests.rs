@@ -66,22 +66,22 @@ fn go(queue: &mut Queue<u32>, count: usize) -> Vec<u32> {
 #[test]
 fn arrivals_go_in_order_but_for_short_misses_within_the_bound() {
     let mut queue = Queue::new(QueueSettings::default());
-    // One second of own miss is worth twenty of order, sixty at most.
-    let long = Arrival {
-        miss_s: 1.0,
+    for n in 10..19 {
+        enter(&mut queue, arrival(0.0), n);
+    }
+    assert_eq!(go(&mut queue, 9).len(), 9);
+    // Ten misses of which one is a second: 0.1 s in the mean, and from three times that on a minute is lost.
+    let missing = |miss_s| Arrival {
+        miss_s,
         ..arrival(0.0)
     };
-    let endless = Arrival {
-        miss_s: 100.0,
-        ..arrival(1.0)
-    };
-    enter(&mut queue, long, 0);
-    enter(&mut queue, endless, 1);
+    enter(&mut queue, missing(1.0), 0);
+    enter(&mut queue, missing(0.1), 1);
     enter(&mut queue, arrival(19.9), 2);
     enter(&mut queue, arrival(20.1), 3);
-    enter(&mut queue, arrival(60.9), 4);
-    enter(&mut queue, arrival(61.1), 5);
-    assert_eq!(go(&mut queue, 9), [2, 0, 3, 4, 1, 5]);
+    enter(&mut queue, arrival(59.9), 4);
+    enter(&mut queue, arrival(60.1), 5);
+    assert_eq!(go(&mut queue, 9), [2, 1, 3, 4, 0, 5]);
     assert!(queue.is_empty() && queue.bytes() == 0);
 }
 

@@ -98,22 +98,22 @@ fn idle_tokens_count_when_their_class_comes_back_and_not_for_ever() {
         .dispatched(at(152.0), &visit(&blocks(100, 5), 0), POD, 0)
         .unwrap();
     assert_eq!(set.held(POD).in_use_tokens, 50);
-    set.ended(at(153.0), stay, 7);
+    set.ended(at(153.0), stay, 17);
     assert_eq!(
         set.held(POD),
         Held {
             in_use_tokens: 0,
-            idle_tokens: 57
+            idle_tokens: 67
         }
     );
     set.pass(at(302.9));
-    assert_eq!(set.held(POD).idle_tokens, 57);
+    assert_eq!(set.held(POD).idle_tokens, 67);
     set.pass(at(303.0));
     assert_eq!(set.held(POD), Held::default());
 }
 
 #[test]
-fn the_gate_closes_only_with_regret_and_never_on_an_empty_endpoint() {
+fn with_regret_the_gate_leaves_room_and_never_on_an_empty_endpoint() {
     let settings = WorkingSetSettings {
         fraction: 0.95,
         ..WorkingSetSettings::default()
@@ -144,11 +144,42 @@ fn one_shot_prompts_leave_the_gate_open() {
 #[test]
 fn an_endpoint_that_lost_its_cache_holds_nothing() {
     let mut set = WorkingSet::new(WorkingSetSettings::default());
-    let stay = set.dispatched(at(0.0), &visit(&blocks(1, 9), 0), POD, 0).unwrap();
-    set.forget_endpoint(POD);
-    assert_eq!((set.held(POD), set.len()), (Held::default(), 0));
+    let first = blocks(1, 9);
+    let stay = set.dispatched(at(0.0), &visit(&first, 0), POD, 0).unwrap();
     set.ended(at(1.0), stay, 5);
-    assert!(set.is_empty());
+    set.forget_endpoint(POD);
+    assert_eq!(set.held(POD), Held::default());
+    assert!(
+        !set.is_fresh(at(2.0), &visit(&first, 0)),
+        "tenure is not lost with the cache"
+    );
+    let stay = set
+        .dispatched(at(2.0), &visit(&first, 0), EndpointId(2), 0)
+        .unwrap();
+    assert_eq!(set.regret(), 0.0, "nobody could have kept it");
+    assert_eq!(set.held(EndpointId(2)).in_use_tokens, 95);
+    set.moved(stay, EndpointId(3));
+    assert_eq!(set.held(EndpointId(2)), Held::default());
+    assert_eq!(set.held(EndpointId(3)).in_use_tokens, 95);
+}
+
+#[test]
+fn without_regret_what_is_certain_to_come_back_has_to_fit() {
+    let mut set = WorkingSet::new(WorkingSetSettings::default());
+    let mut stays = Vec::new();
+    for turn in 0..2 {
+        for of in 0..10 {
+            let all = blocks(of, 8 + turn);
+            let now = at((turn * 10) as f64);
+            stays.extend(set.dispatched(now, &visit(&all, 0), POD, if turn > 0 { 80 } else { 0 }));
+        }
+    }
+    assert!(!set.is_closing() && set.regret() == 0.0);
+    assert!(set.admits(POD, 60, Some(1200)));
+    assert!(
+        !set.admits(POD, 61, Some(1200)),
+        "ten conversations of ninety tokens are in use, of 960"
+    );
 }
 
 /// The running sums against a sum over all conversations, and the bounds, under any traffic.
@@ -193,8 +224,8 @@ fn check(set: &WorkingSet) {
     let mut sums = vec![Occupancy::default(); set.endpoints.len()];
     for conversation in set.conversations.values() {
         let at = usize::from(conversation.endpoint.0);
-        if let Some(tokens) = sums.get_mut(at).and_then(|sums| sums.of(conversation)) {
-            *tokens += conversation.own_tokens;
+        if let Some(sums) = sums.get_mut(at) {
+            sums.change(conversation, |sum| *sum += conversation.own_tokens);
         }
     }
     assert_eq!(sums, set.endpoints);

@@ -99,6 +99,11 @@ const FLEET_MEMORY: f64 = 0.995;
 /// and about the last 50 of an endpoint.
 const ENDPOINT_MEMORY: f64 = 0.98;
 
+/// What an older observation keeps of its weight with each newer one that tells the pace,
+const PACE_MEMORY: f64 = 0.98;
+/// and how many steps' tokens the constants weigh as much as.
+const PACE_START_STEPS: f64 = 4.0;
+
 /// An endpoint that taught nothing for this long starts to be judged as the fleet again, in seconds,
 const FADE_FROM_S: f64 = 30.0;
 /// and is judged wholly so after this long: what was slow once must get the chance to show otherwise.
@@ -112,7 +117,32 @@ pub struct FleetModel {
     constants: Constants,
     first_byte: Fit,
     stream: Fit,
+    pace: Pace,
     endpoints: Vec<Option<Box<Endpoint>>>,
+}
+
+/// How fast pending tokens pass when there are many.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    seconds: f64,
+    tokens: f64,
+}
+
+impl Pace {
+    fn observe(&mut self, at: &AtDispatch, elapsed_s: f64, step_tokens: f64) {
+        let missing = at.prompt_tokens.saturating_sub(at.cached_tokens);
+        let tokens = at.pending_tokens as f64 + f64::from(missing);
+        // With less, the time is that of one step rather than of its tokens.
+        if tokens >= step_tokens {
+            self.seconds = self.seconds * PACE_MEMORY + elapsed_s;
+            self.tokens = self.tokens * PACE_MEMORY + tokens;
+        }
+    }
+
+    fn s_per_token(&self, assumed: f64, step_tokens: f64) -> f64 {
+        let strength = PACE_START_STEPS * step_tokens;
+        (self.seconds + assumed * strength) / (self.tokens + strength)
+    }
 }
 
 /// An endpoint against the fleet.
@@ -134,6 +164,7 @@ impl FleetModel {
             constants: start,
             first_byte: Fit::new(FLEET_MEMORY),
             stream: Fit::new(FLEET_MEMORY),
+            pace: Pace::default(),
             endpoints: Vec::new(),
         }
     }
@@ -154,6 +185,25 @@ impl FleetModel {
         c.scaled(1.0 + keep * (prefill - 1.0), 1.0 + keep * (decode - 1.0))
     }
 
+    /// What one more pending token costs where a step's worth is pending already: how long such requests took for
+    /// their tokens and those before them, and a + o / step tokens until that was seen.
+    ///
+    /// Under load the constants are no guide to it: tokens and steps are then proportional, and prefill that slows
+    /// decodes down looks like slow decodes.
+    pub fn pace_s_per_token(&self, now: Mono, id: EndpointId) -> f64 {
+        let own = self.constants(now, id);
+        let by_constants = |c: &Constants| c.prefill_s_per_token + c.step_s / self.step_tokens;
+        let is_told =
+            matches!(self.endpoints.get(usize::from(id.0)), Some(Some(own)) if own.assumed.is_some());
+        if is_told {
+            return by_constants(&own);
+        }
+        let fleet = self
+            .pace
+            .s_per_token(by_constants(&self.constants), self.step_tokens);
+        fleet * own.prefill_s_per_token / self.constants.prefill_s_per_token
+    }
+
     /// Takes an endpoint's constants as told, whatever it shows.
     pub fn assume(&mut self, id: EndpointId, constants: Constants) {
         self.endpoint(Mono::ZERO, id).assumed = Some(constants);
@@ -172,6 +222,7 @@ impl FleetModel {
         if !(self.learn && elapsed_s.is_finite() && elapsed_s > 0.0) {
             return;
         }
+        self.pace.observe(at, elapsed_s, self.step_tokens);
         let c = self.constants;
         let sample = self.first_byte_sample(at, elapsed_s);
         let believed = [c.prefill_s_per_token, c.step_s];

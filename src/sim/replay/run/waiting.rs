@@ -265,3 +265,6 @@ impl Pump<'_, '_> {
         held.longest_s = held.longest_s.max(self.now.since(arrival.arrived).as_secs_f64());
     }
 }
+
+#[cfg(test)]
+mod tests;
