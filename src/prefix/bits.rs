@@ -20,6 +20,13 @@ impl Bits {
         self.0[bit / 64] = (self.0[bit / 64] & !mask) | (u64::from(value) * mask);
     }
 
+    /// False for numbers beyond the end.
+    pub(super) fn get(&self, bit: usize) -> bool {
+        self.0
+            .get(bit / 64)
+            .is_some_and(|word| word >> (bit % 64) & 1 == 1)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.0.iter().all(|&word| word == 0)
     }

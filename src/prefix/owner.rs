@@ -103,33 +103,34 @@ impl Owner {
 
     /// Confirms the blocks of `chain` that are set in `open`.
     pub(super) fn confirm(&mut self, table: &Table, chain: &[BlockHash], open: &Bits) {
-        for entry in open
-            .descending()
-            .filter_map(|block| self.find(table, *chain.get(block)?))
-        {
-            table.restamp(entry, entry.stamp(), false);
-        }
+        for_each_block(table, chain, |block, key| {
+            if open.get(block)
+                && let Some(entry) = table.find(key, self.id)
+            {
+                table.restamp(entry, entry.stamp(), false);
+            }
+        });
     }
 
     /// Removes the blocks of `chain` that are set in `open` and still provisional.
     pub(super) fn undo(&mut self, table: &Table, chain: &[BlockHash], open: &Bits) {
         self.undos += 1;
-        for block in open.descending() {
-            let entry = chain.get(block).and_then(|&hash| self.find(table, hash));
+        for_each_block(table, chain, |block, key| {
+            let entry = open.get(block).then(|| table.find(key, self.id)).flatten();
             if let Some(entry) = entry.filter(Entry::is_provisional) {
                 self.drop_entry(table, entry);
             }
-        }
+        });
     }
 
     /// Removes every block of `hashes` that is owned; returns how many were.
     pub(super) fn remove(&mut self, table: &Table, hashes: &[BlockHash]) -> usize {
         let before = self.blocks;
-        for &hash in hashes {
-            if let Some(entry) = self.find(table, hash) {
+        for_each_block(table, hashes, |_, key| {
+            if let Some(entry) = table.find(key, self.id) {
                 self.drop_entry(table, entry);
             }
-        }
+        });
         before - self.blocks
     }
 
@@ -160,10 +161,6 @@ impl Owner {
         self.ring.records().map(recall).collect()
     }
 
-    fn find(&self, table: &Table, hash: BlockHash) -> Option<Entry> {
-        table.find(table.key(hash), self.id)
-    }
-
     fn touch(
         &mut self,
         table: &Table,
@@ -173,23 +170,15 @@ impl Owner {
     ) -> (Bits, Option<LastUse>) {
         let mut missing = Bits::new(chain.len());
         let mut last_use: Option<LastUse> = None;
-        let mut keys = [Key::default(); BATCH];
-        let mut end = chain.len();
-        for batch in chain.rchunks(BATCH) {
-            table.warm(batch, &mut keys);
-            end -= batch.len();
-            for (offset, &key) in keys[..batch.len()].iter().enumerate().rev() {
-                match table.find(key, self.id) {
-                    Some(entry) => {
-                        let head = self.ring.position(entry.stamp());
-                        let tail = last_use.map_or(head, |last_use| last_use.tail);
-                        last_use = Some(LastUse { head, tail });
-                        self.renew(table, entry, end + offset, write, open);
-                    }
-                    None => missing.set(end + offset),
-                }
+        for_each_block(table, chain, |block, key| match table.find(key, self.id) {
+            Some(entry) => {
+                let head = self.ring.position(entry.stamp());
+                let tail = last_use.map_or(head, |last_use| last_use.tail);
+                last_use = Some(LastUse { head, tail });
+                self.renew(table, entry, block, write, open);
             }
-        }
+            None => missing.set(block),
+        });
         (missing, last_use)
     }
 
@@ -286,6 +275,20 @@ pub struct LastUse {
     pub head: u64,
     /// Of the last one.
     pub tail: u64,
+}
+
+/// Calls `visit` with the number and the key of each block of `chain`, the tail first, as engines free theirs.
+#[inline]
+fn for_each_block(table: &Table, chain: &[BlockHash], mut visit: impl FnMut(usize, Key)) {
+    let mut keys = [Key::default(); BATCH];
+    let mut end = chain.len();
+    for batch in chain.rchunks(BATCH) {
+        table.warm(batch, &mut keys);
+        end -= batch.len();
+        for (offset, &key) in keys[..batch.len()].iter().enumerate().rev() {
+            visit(end + offset, key);
+        }
+    }
 }
 
 /// Where a store writes its records: the tail of the chain first, so that it is evicted first, as engines do.

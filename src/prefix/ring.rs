@@ -167,7 +167,9 @@ impl Ring {
 
     fn advance(&mut self, head: u64) {
         let whole = head / SEGMENT as u64 - self.head / SEGMENT as u64;
-        self.segments.drain(..(whole as usize).min(self.segments.len()));
+        if whole > 0 {
+            self.segments.drain(..(whole as usize).min(self.segments.len()));
+        }
         self.head = head;
     }
 

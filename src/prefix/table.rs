@@ -260,11 +260,18 @@ impl Table {
     }
 
     /// The endpoint's word for the block. Under the endpoint's lock.
+    #[inline]
     pub(super) fn find(&self, key: Key, owner: u16) -> Option<Entry> {
-        match self.probe(key, owner) {
-            Probe::Found(entry) => Some(entry),
-            Probe::Vacancy(_) | Probe::NoRoom => None,
+        for distance in 0..self.reach {
+            let at = self.line_at(key, distance);
+            let line = &self.lines[at];
+            let header = line.header.load(Relaxed);
+            let found = line.entry(header, key, owner, Record::new(at, distance));
+            if found.is_some() || header < PASSED_ONE {
+                return found;
+            }
         }
+        None
     }
 
     /// The word that the endpoint stamped `stamp`, from its record. Under the endpoint's lock.
@@ -324,8 +331,10 @@ impl Table {
         line.word(entry.slot).store(0, Relaxed);
         let tag = tag_of(entry.fingerprint()) << (entry.slot * TAG_BITS);
         line.header.fetch_sub(tag, Release);
-        for header in self.passed_by(self.key_of(entry), entry.record.distance()) {
-            header.fetch_sub(PASSED_ONE, Relaxed);
+        if entry.record.distance() > 0 {
+            for header in self.passed_by(self.key_of(entry), entry.record.distance()) {
+                header.fetch_sub(PASSED_ONE, Relaxed);
+            }
         }
     }
 
@@ -349,21 +358,16 @@ impl Table {
 
     /// The first vacancy counts only when the endpoint's own word is nowhere on the way.
     fn probe(&self, key: Key, owner: u16) -> Probe {
-        let wanted = identity(key.fingerprint, owner);
         let mut vacancy = None;
         for distance in 0..self.reach {
             let at = self.line_at(key, distance);
             let line = &self.lines[at];
             let header = line.header.load(Relaxed);
-            for slot in slots_tagged(header, tag_of(key.fingerprint)) {
-                let word = line.word(slot).load(Relaxed);
-                if (word ^ wanted) & (OWNER | FINGERPRINT) == 0 {
-                    let record = Record::new(at, distance);
-                    return Probe::Found(Entry { word, slot, record });
-                }
+            if let Some(entry) = line.entry(header, key, owner, Record::new(at, distance)) {
+                return Probe::Found(entry);
             }
             if vacancy.is_none() {
-                let vacant = slots_tagged(header, 0).next();
+                let vacant = first_slot(tag_hits(header, 0));
                 vacancy = vacant.map(|slot| Vacancy {
                     distance,
                     header,
@@ -437,6 +441,16 @@ impl Line {
             return self.words.iter().fold(0, |owners, word| owners | bit(word));
         }
         first_slot(hits).map_or(0, |slot| bit(self.word(slot)))
+    }
+
+    /// The endpoint's word for the block, if it stands in this line, whose record is `record`.
+    #[inline]
+    fn entry(&self, header: u64, key: Key, owner: u16, record: Record) -> Option<Entry> {
+        let wanted = identity(key.fingerprint, owner);
+        slots_tagged(header, tag_of(key.fingerprint)).find_map(|slot| {
+            let word = self.word(slot).load(Relaxed);
+            ((word ^ wanted) & (OWNER | FINGERPRINT) == 0).then_some(Entry { word, slot, record })
+        })
     }
 
     fn word(&self, slot: u32) -> &AtomicU64 {
