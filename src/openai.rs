@@ -20,6 +20,7 @@ mod prompt;
 mod template;
 mod text;
 mod usage;
+mod word;
 
 pub use answer::AnswerReader;
 pub use canon::PromptSink;

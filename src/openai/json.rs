@@ -3,6 +3,7 @@
 //! The grammar is RFC 8259 plus `NaN`, `Infinity` and `-Infinity`, which Python's `json` (and so the engine)
 //! accepts. Escapes within strings are not checked here: a wrong one is the engine's to refuse.
 
+use super::word::first_of;
 use memchr::memchr;
 use smallvec::SmallVec;
 
@@ -258,7 +259,15 @@ fn skip_whitespace(bytes: &[u8], mut at: usize) -> usize {
 /// Looks for quotes alone: an escaped one is told by the odd run of backslashes before it, which is cheaper
 /// than stopping at every `\n` of a long prompt.
 fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
+    const WORDS: usize = 2;
     let mut from = start;
+    for &word in bytes.get(start..)?.as_chunks().0.iter().take(WORDS) {
+        match first_of(word, b'"', b'\\') {
+            Some(at) if word[at] == b'"' => return Some(from + at),
+            Some(_) => break,
+            None => from += word.len(),
+        }
+    }
     loop {
         let quote = from + memchr(b'"', bytes.get(from..)?)?;
         let backslashes = bytes[start..quote]

@@ -3,7 +3,7 @@
 //! Nearly every event of a stream is the last one with other words in it. To see that takes a comparison, far less than
 //! a search for what might matter.
 
-use memchr::{memchr3, memmem};
+use memchr::{memchr, memchr3, memmem};
 use std::ops::Range;
 use std::sync::LazyLock;
 
@@ -60,11 +60,21 @@ impl Template {
             return None;
         }
         let text = event.strip_prefix(head)?.strip_suffix(tail)?;
-        // The text ends where its string does, so what follows is read as in the known event. Escapes are left to the
-        // search.
-        let plain = memchr3(b'"', b'\\', b'\n', text).is_none() && !text.contains(&b'\r');
-        plain.then_some(text)
+        // The text ends where its string does, so what follows is read as in the known event.
+        is_plain(text).then_some(text)
     }
+}
+
+/// No quote, line end or escape; the escapes are left to the search. A token's few bytes are looked at in less time than
+/// a vector search takes to begin.
+fn is_plain(text: &[u8]) -> bool {
+    const SHORT: usize = 32;
+    if text.len() <= SHORT {
+        return !text
+            .iter()
+            .any(|byte| matches!(byte, b'"' | b'\\' | b'\n' | b'\r'));
+    }
+    memchr3(b'"', b'\\', b'\n', text).is_none() && memchr(b'\r', text).is_none()
 }
 
 /// Bytes until the quote that ends a string.

@@ -1,5 +1,6 @@
 //! An incremental JSON reader that knows where the facts of a response stand.
 
+use super::super::word::first_of;
 use super::{FinishReason, ResponseFacts};
 use memchr::memchr2;
 
@@ -358,30 +359,16 @@ impl FactScanner {
 }
 
 /// Where a string ends or an escape stands.
-///
-/// Keys and most values are shorter than what a vector search takes to begin, so the first bytes are looked at eight at
-/// a time in a register.
 fn string_end(rest: &[u8]) -> Option<usize> {
     const WORDS: usize = 4;
     let mut at = 0;
-    for word in rest.as_chunks::<8>().0.iter().take(WORDS) {
-        let word = u64::from_le_bytes(*word);
-        let hits = zero_bytes(word ^ repeat(b'"')) | zero_bytes(word ^ repeat(b'\\'));
-        if hits != 0 {
-            return Some(at + hits.trailing_zeros() as usize / 8);
+    for &bytes in rest.as_chunks().0.iter().take(WORDS) {
+        if let Some(found) = first_of(bytes, b'"', b'\\') {
+            return Some(at + found);
         }
-        at += 8;
+        at += bytes.len();
     }
     memchr2(b'"', b'\\', &rest[at..]).map(|found| at + found)
-}
-
-const fn repeat(byte: u8) -> u64 {
-    byte as u64 * 0x0101_0101_0101_0101
-}
-
-/// The top bit of each byte that is 0, up to the first one; above that there may be false ones.
-const fn zero_bytes(word: u64) -> u64 {
-    word.wrapping_sub(repeat(1)) & !word & repeat(0x80)
 }
 
 /// Bytes that a number or a word does not contain.
