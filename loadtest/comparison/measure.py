@@ -72,11 +72,11 @@ class Wrk:
             self.run(target, workload, warm_up_s)
         pids = target.pids()
         feeders = [self.upstream_pid, os.getpid()]  # wrk's time is this process's, once wrk has ended
-        clock, target_cpu, feeder_cpu = time.monotonic(), machine.cpu_seconds(pids), machine.cpu_seconds(feeders)
+        clock, target_cpu, feeder_cpu = time.monotonic(), machine.thread_seconds(pids), machine.cpu_seconds(feeders)
         machine_cpu = machine.machine_busy_seconds()
         result = self.run(target, workload, seconds)
         elapsed = time.monotonic() - clock
-        target_cpu = machine.cpu_seconds(pids) - target_cpu
+        target_cpu = machine.thread_seconds(pids) - target_cpu
         feeder_cpu = machine.cpu_seconds(feeders) - feeder_cpu
         machine_cpu = machine.machine_busy_seconds() - machine_cpu
         requests = max(result["requests"], 1)

@@ -152,16 +152,20 @@ class BareAgain(Bare):
 
 
 class Homing(Target):
-    """The gateway with one worker thread and otherwise its defaults, the access log among them."""
+    """The gateway with one worker thread and otherwise its defaults, the access log among them. `pool` adds settings."""
 
     name = "homing"
+
+    def __init__(self, upstreams, folder, **pool):
+        super().__init__(upstreams, folder)
+        self.pool = pool
 
     def command(self):
         config = {
             "listen": f"127.0.0.1:{self.port}",
             "admin": {"listen": f"127.0.0.1:{self.extra_port}"},
             "threads": 1,
-            "pools": [{"endpoints": [{"url": url} for url in self.urls()]}],
+            "pools": [{"endpoints": [{"url": url} for url in self.urls()], **self.pool}],
         }
         (self.folder / "homing.yaml").write_text(json.dumps(config))  # JSON is YAML
         return [install.homing(), "run", "--config", self.folder / "homing.yaml"]
