@@ -80,10 +80,10 @@ impl EndpointUrl {
         self.port
     }
 
-    /// `http://` and the address.
-    pub fn of(address: SocketAddr) -> Self {
+    /// `http://` or, with `tls`, `https://` and the address.
+    pub fn of(address: SocketAddr, tls: bool) -> Self {
         Self {
-            tls: false,
+            tls,
             host: address.ip().to_string(),
             port: address.port(),
         }

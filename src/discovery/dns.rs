@@ -27,10 +27,10 @@ impl DnsSource {
         let mut endpoints = match self.of.port {
             Some(port) => {
                 let addresses = one_family(dns.addresses(&self.of.name).await?.records);
-                let endpoint = |ip| endpoint(None, SocketAddr::new(ip, port.get()));
+                let endpoint = |ip| self.endpoint(None, SocketAddr::new(ip, port.get()));
                 addresses.into_iter().map(endpoint).collect()
             }
-            None => services(dns, &self.of.name).await?,
+            None => self.services(dns).await?,
         };
         if endpoints.is_empty() {
             return Err(DnsError::NoRecords);
@@ -38,6 +38,38 @@ impl DnsSource {
         endpoints.sort_by(|a, b| a.name.cmp(&b.name));
         endpoints.dedup_by(|a, b| a.name == b.name);
         Ok(endpoints)
+    }
+
+    /// The endpoints that SRV records tell of, named after their hosts.
+    async fn services(&self, dns: &Dns) -> Result<Vec<Endpoint>, DnsError> {
+        let mut addresses: BTreeMap<String, Option<IpAddr>> = BTreeMap::new();
+        let mut endpoints = Vec::new();
+        for Service { host, port, .. } in dns.services(&self.of.name).await?.records {
+            let ip = match addresses.get(&host) {
+                Some(&known) => known,
+                None => match dns.addresses(&host).await {
+                    // One host is one server, whichever of its addresses is used: always the same.
+                    Ok(found) => one_family(found.records).into_iter().min(),
+                    Err(DnsError::NoRecords) => None,
+                    Err(fault) => return Err(fault),
+                },
+            };
+            addresses.insert(host.clone(), ip);
+            endpoints.extend(ip.map(|ip| self.endpoint(Some(&host), SocketAddr::new(ip, port))));
+        }
+        Ok(endpoints)
+    }
+
+    fn endpoint(&self, host: Option<&str>, address: SocketAddr) -> Endpoint {
+        let url = EndpointUrl::of(address, self.of.tls);
+        Endpoint {
+            name: host.map_or_else(|| url.authority(), |host| format!("{host}:{}", address.port())),
+            url,
+            labels: BTreeMap::new(),
+            kv_events: None,
+            kv_replay: None,
+            max_inflight: None,
+        }
     }
 
     /// What a failed look says to the operator.
@@ -59,38 +91,6 @@ fn one_family(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
     addresses
 }
 
-/// The endpoints that SRV records tell of, named after their hosts.
-async fn services(dns: &Dns, name: &str) -> Result<Vec<Endpoint>, DnsError> {
-    let mut addresses: BTreeMap<String, Option<IpAddr>> = BTreeMap::new();
-    let mut endpoints = Vec::new();
-    for Service { host, port, .. } in dns.services(name).await?.records {
-        let ip = match addresses.get(&host) {
-            Some(&known) => known,
-            None => match dns.addresses(&host).await {
-                // One host is one server, whichever of its addresses is used: always the same.
-                Ok(found) => one_family(found.records).into_iter().min(),
-                Err(DnsError::NoRecords) => None,
-                Err(fault) => return Err(fault),
-            },
-        };
-        addresses.insert(host.clone(), ip);
-        endpoints.extend(ip.map(|ip| endpoint(Some(&host), SocketAddr::new(ip, port))));
-    }
-    Ok(endpoints)
-}
-
-fn endpoint(host: Option<&str>, address: SocketAddr) -> Endpoint {
-    let url = EndpointUrl::of(address);
-    Endpoint {
-        name: host.map_or_else(|| url.authority(), |host| format!("{host}:{}", address.port())),
-        url,
-        labels: BTreeMap::new(),
-        kv_events: None,
-        kv_replay: None,
-        max_inflight: None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -103,14 +103,26 @@ mod tests {
             one_family(ips(&["fd00::1", "fd00::2"])),
             ips(&["fd00::1", "fd00::2"])
         );
+    }
+
+    #[test]
+    fn endpoints_are_known_by_address_and_named_by_host() {
+        let of = |tls| DnsDiscovery {
+            name: "vllm".to_owned(),
+            port: None,
+            tls,
+            interval: crate::config::units::Period::from_secs(5),
+        };
+        let (plain, tls) = (DnsSource::new(of(false)), DnsSource::new(of(true)));
+        let v6 = plain.endpoint(None, "[fd00::1]:8000".parse().unwrap());
         assert_eq!(
-            endpoint(None, "[fd00::1]:8000".parse().unwrap()).name,
-            "[fd00::1]:8000"
+            (v6.name.as_str(), v6.url.to_string().as_str()),
+            ("[fd00::1]:8000", "http://[fd00::1]:8000")
         );
-        let named = endpoint(Some("vllm-0.vllm"), "10.0.0.1:8000".parse().unwrap());
+        let named = tls.endpoint(Some("vllm-0.vllm"), "10.0.0.1:8000".parse().unwrap());
         assert_eq!(
             (named.name.as_str(), named.url.to_string().as_str()),
-            ("vllm-0.vllm:8000", "http://10.0.0.1:8000")
+            ("vllm-0.vllm:8000", "https://10.0.0.1:8000")
         );
     }
 }

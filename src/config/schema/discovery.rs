@@ -39,6 +39,10 @@ pub struct DnsDiscovery {
     #[serde(default)]
     #[schemars(example = 8000)]
     pub port: Option<NonZeroU16>,
+    /// Speak TLS to the endpoints. They are known by address: name what their certificates are of as the pool's
+    /// `tls.server_name`.
+    #[serde(default)]
+    pub tls: bool,
     /// Time between two lookups.
     #[serde(default = "interval")]
     pub interval: Period,

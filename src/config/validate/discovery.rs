@@ -14,6 +14,18 @@ impl Check<'_> {
         let path = format!("{path}.discovery");
         if let Some(dns) = &pool.discovery.dns {
             self.dns(dns, &format!("{path}.dns"));
+            let named = pool
+                .tls
+                .as_ref()
+                .is_some_and(|tls| tls.server_name.is_some() || tls.insecure_skip_verify);
+            if dns.tls && !named {
+                let fault =
+                    Diagnostic::warning("the endpoints' certificates would have to be of their IP addresses");
+                self.report(
+                    &format!("{path}.dns.tls"),
+                    fault.fix("add `tls: { server_name: NAME }` to the pool, with the name that they are of"),
+                );
+            }
         }
         let Some(file) = &pool.discovery.file else { return };
         let Err(faults) = endpoints_file::load(file) else {

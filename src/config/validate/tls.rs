@@ -23,7 +23,8 @@ impl Check<'_> {
     pub(super) fn endpoint_tls(&mut self, pool: &Pool, path: &str) {
         let Some(tls) = &pool.tls else { return };
         let at = format!("{path}.tls");
-        if !pool.endpoints.iter().any(|endpoint| endpoint.url.is_tls()) && !pool.endpoints.is_empty() {
+        let listed = !pool.endpoints.is_empty() && pool.discovery.is_off();
+        if listed && !pool.endpoints.iter().any(|endpoint| endpoint.url.is_tls()) {
             let fault = Diagnostic::warning("no endpoint of the pool has an https:// URL");
             self.report(&at, fault.fix("write `https://` in their URLs, or remove `tls`"));
         }
