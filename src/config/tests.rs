@@ -119,6 +119,7 @@ fn reference_has_no_wrong_key_even_uncommented() {
         "No such file",
         "the environment variable",
         "KV events are not listened to",
+        "has an https:// URL",
         "both given",
         "a second picker",
         "the scorers have no effect",
