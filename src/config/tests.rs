@@ -118,6 +118,7 @@ fn reference_has_no_wrong_key_even_uncommented() {
         "not yet supported",
         "No such file",
         "the environment variable",
+        "no endpoint of the pool has an https:// URL",
         "KV events are not listened to",
         "has an https:// URL",
         "both given",

@@ -1,14 +1,15 @@
 //! Requests in flight, and the wait for them before the process exits.
 //!
 //! Pingora's own graceful shutdown sleeps its whole grace period and then cancels what still runs; streams of
-//! tokens live longer than that. So the gateway counts its requests and exits when the last one has ended.
+//! tokens live longer than that. So the gateway counts its requests, and the connections on which one may come, and
+//! exits when the last one has ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Counts requests; shared by all workers.
+/// Counts requests and connections; shared by all workers.
 #[derive(Clone, Debug, Default)]
 pub struct Drain {
     shared: Arc<Shared>,
@@ -22,14 +23,14 @@ struct Shared {
     idle: Notify,
 }
 
-/// One request in flight; its drop ends it.
+/// One request in flight or one open connection; its drop ends it.
 #[derive(Debug)]
 pub struct InFlight {
     shared: Arc<Shared>,
 }
 
 impl Drain {
-    /// Counts one more request.
+    /// Counts one more request or connection.
     pub fn enter(&self) -> InFlight {
         self.shared.count.fetch_add(1, Ordering::SeqCst);
         InFlight {
@@ -37,12 +38,12 @@ impl Drain {
         }
     }
 
-    /// Requests in flight now.
+    /// Requests in flight and connections open now.
     pub fn count(&self) -> u64 {
         self.shared.count.load(Ordering::SeqCst)
     }
 
-    /// Waits until no request is in flight, at most `limit`; false when the limit was reached.
+    /// Waits until nothing is counted, at most `limit`; false when the limit was reached.
     pub async fn wait(&self, limit: Duration) -> bool {
         self.shared.awaited.store(true, Ordering::SeqCst);
         let idle = async {

@@ -37,6 +37,8 @@ use tokio::sync::Notify;
 
 /// How long a connection from a client may be idle between two requests.
 const CLIENT_IDLE: Duration = Duration::from_secs(75);
+/// From the accept of a connection to its first step in a worker: a few milliseconds even on a busy machine.
+const LAST_MOMENT: Duration = Duration::from_millis(100);
 /// How many seconds each side of an upgrade waits for the other.
 const UPGRADE_PATIENCE_S: usize = 30;
 /// Idle connections to endpoints kept per worker thread.
@@ -220,6 +222,8 @@ impl Control {
     }
 
     async fn drain(&self) -> ! {
+        // What was accepted in the last moment gets to be counted.
+        tokio::time::sleep(LAST_MOMENT).await;
         let drained = self.gateway.drain.wait(self.config.shutdown.grace.0).await;
         if drained {
             tracing::info!("all requests have ended");

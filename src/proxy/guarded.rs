@@ -27,7 +27,7 @@ const H2_MARK: usize = 4;
 const H2_STREAM_WINDOW: u32 = 1024 * 1024;
 /// The same over all streams of a connection.
 const H2_CONNECTION_WINDOW: u32 = 4 * 1024 * 1024;
-/// How long an idle connection stays open once the gateway shuts down.
+/// How long a connection without a request stays open once the gateway shuts down.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Bounds for one client connection.
@@ -180,8 +180,16 @@ where
             read = &mut read => return Some(read),
             _ = shutdown.wait_for(|&down| down) => {}
         }
-        let _lingering = self.gateway.drain.enter();
         tokio::time::timeout(LINGER, read).await.ok()
+    }
+
+    /// Makes the handshake, if the port wants one, and finds out whether the client speaks HTTP/2.
+    async fn open(&self, mut stream: Stream) -> Option<(Stream, bool)> {
+        if let Some(tls) = &self.tls {
+            stream = tls.shake_hands(stream).await?;
+        }
+        let is_h2 = self.speaks_h2(&mut stream).await?;
+        Some((stream, is_h2))
     }
 
     /// Which protocol the client speaks; `None` when it does not say in time.
@@ -211,11 +219,13 @@ where
     SV: ProxyHttp + Send + Sync + 'static,
     SV::CTX: Send + Sync,
 {
-    async fn process_new(self: &Arc<Self>, mut stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
-        if let Some(tls) = &self.tls {
-            stream = tls.shake_hands(stream).await?;
-        }
-        if self.speaks_h2(&mut stream).await? {
+    async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
+        // Counted from its first moment: the process must not exit under a client that is about to ask.
+        let connected = self.gateway.drain.enter();
+        let (stream, is_h2) = self.unless_closing(self.open(stream), shutdown).await??;
+        if is_h2 {
+            // Its requests count themselves, and Pingora tells the client which of them are taken.
+            drop(connected);
             // The whole preface is there, so Pingora's own unbounded look at it does not wait.
             return self.proxy.process_new(stream, shutdown).await;
         }

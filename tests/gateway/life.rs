@@ -233,6 +233,32 @@ async fn sigterm_lets_streams_end_and_exits_0() {
     assert_eq!(lines.lines().count(), 1, "{lines}");
 }
 
+/// A connection may be there before its request is. A shutdown in between was once the end of it: nothing counted
+/// it, so the process exited under a client that was about to ask.
+#[tokio::test]
+async fn who_has_connected_is_answered_though_the_gateway_shuts_down() {
+    let upstream = Upstream::echo().await;
+    let mut gateway = Setup::of([upstream.address]).start().await;
+    let mut new = gateway.client().await;
+    let mut kept = gateway.client().await;
+    kept.post(CHAT, chat("x", false)).await;
+    assert_eq!(kept.response().await.status, 200);
+    gateway.signal("TERM");
+    eventually("new connections are refused", async || {
+        Client::try_connect(gateway.data).await.is_none()
+    })
+    .await;
+    for client in [&mut new, &mut kept] {
+        client.post(CHAT, chat("y", false)).await;
+        let response = client.response().await;
+        assert_eq!(
+            (response.status, response.header("connection")),
+            (200, Some("close"))
+        );
+    }
+    assert_eq!(gateway.exit().await.code(), Some(0));
+}
+
 #[tokio::test]
 async fn the_grace_period_bounds_the_wait() {
     let stuck =

@@ -1,6 +1,6 @@
 //! Spans of requests, as a collector gets them; and what the access log says of the same requests.
 
-use super::support::{Gateway, Script, Setup, Upstream, chat};
+use super::support::{Gateway, Script, Setup, Upstream, chat, eventually};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
@@ -245,6 +245,10 @@ async fn slow_requests_are_logged_whatever_the_sample_and_models_have_series() {
     let mut client = gateway.client().await;
     client.post(CHAT, chat("slow", true)).await;
     assert_eq!(client.response().await.status, 200);
+    eventually("the request is accounted for", async || {
+        gateway.metrics().await.sum("homing_tokens_total", "model=\"m\"") > 0.0
+    })
+    .await;
     let metrics = gateway.metrics().await;
     let of = |kind: &str| metrics.sum("homing_tokens_total", &format!("kind=\"{kind}\",model=\"m\""));
     assert_eq!([of("prompt"), of("cached"), of("completion")], [12.0, 8.0, 3.0]);
