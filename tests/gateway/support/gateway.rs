@@ -97,6 +97,7 @@ impl Setup {
     pub async fn start(self) -> Gateway {
         let gateway = self.spawn();
         gateway.ready().await;
+        gateway.all_checked().await;
         gateway
     }
 
@@ -139,6 +140,16 @@ impl Gateway {
             self.try_admin("GET", "/readyz")
                 .await
                 .is_some_and(|(status, _)| status == 200)
+        })
+        .await;
+    }
+
+    /// Waits until the health of every endpoint was looked at: the gateway takes requests as soon as one is ready.
+    async fn all_checked(&self) {
+        eventually("all endpoints are checked", async || {
+            let all: Vec<Value> =
+                serde_json::from_slice(&self.admin("GET", "/endpoints").await).expect("a JSON list");
+            all.iter().all(|endpoint| endpoint["reason"] != "not checked yet")
         })
         .await;
     }
