@@ -29,8 +29,8 @@ pub use prompt::{Prompt, PromptShape};
 pub use snapshot::{Entry, Snapshot, State};
 
 use crate::datalayer::tokenize::TokenSource;
-use crate::prefix::PrefixIndex;
-use crate::scheduling::{Dispatch, Scheduler};
+use crate::prefix::{EndpointId, PrefixIndex};
+use crate::scheduling::{Constants, Dispatch, Scheduler};
 use crate::telemetry::Metrics;
 use crate::time::Mono;
 use arc_swap::ArcSwap;
@@ -348,6 +348,17 @@ impl Pool {
     /// Bytes of prompt content per token, over all models of the pool.
     pub fn bytes_per_token(&self) -> f64 {
         self.rates.overall.bytes_per_token()
+    }
+
+    /// Output tokens that an answer of `model` is reckoned to have.
+    pub fn expected_output_tokens(&self, model: &str, max_output_tokens: Option<u32>) -> u32 {
+        let picker = self.picker.lock();
+        picker.scheduler.expected_output_tokens(model, max_output_tokens)
+    }
+
+    /// What the scheduler believes of an endpoint.
+    pub fn learnt(&self, now: Mono, id: EndpointId) -> Constants {
+        self.picker.lock().scheduler.learnt(now, id)
     }
 
     /// Lets the scheduler learn from what was observed of a request that ran undisturbed.

@@ -31,6 +31,7 @@ use crate::prefix::PrefixIndex;
 use crate::telemetry::Metrics;
 use crate::telemetry::access_log::{AccessLog, Selection};
 use crate::telemetry::decisions::RecentDecisions;
+use crate::telemetry::recorder::Recorder;
 use crate::telemetry::traces::Traces;
 use crate::time::Mono;
 use crate::tls::server::Certificate;
@@ -65,6 +66,7 @@ pub struct Gateway {
     pub access_log: AccessLog,
     /// `None`: requests are not traced.
     pub traces: Option<Traces>,
+    pub recorder: Recorder,
     pub decisions: RecentDecisions,
     pub drain: Drain,
     /// Connections for what the gateway itself asks endpoints.

@@ -42,7 +42,7 @@ mod testing;
 mod tests;
 
 pub use least_cost::model::Constants;
-pub use least_cost::{LeastCostParameters, StreamRate};
+pub use least_cost::{LeastCostParameters, NAME as LEAST_COST, StreamRate, TERMS as LEAST_COST_TERMS};
 pub use plugins::{PLUGIN_TYPES, PluginError, PluginSpec};
 pub use policy::{PRESETS, Policy};
 pub use rivals::{PREFIX_KEY_BLOCKS, Rival};
@@ -59,10 +59,11 @@ use rand::Rng;
 use recency::{Recency, Use};
 use std::sync::Arc;
 
-/// Blocks that the prefix index should keep of an endpoint, relative to what its engine holds.
+/// Blocks that the prefix index keeps of an endpoint, relative to what its engine is said to hold.
 ///
-/// An index that forgets before the engine does sends requests away from what they could have reused; one
-/// that remembers too long only loses a little by visits in vain. Measured in `docs/routing.md`.
+/// An index that forgets before the engine does sends requests away from what they could have reused: one of half the
+/// size makes coding sessions wait almost twice as long. One that remembers too long loses little by visits in
+/// vain. Measured in `docs/routing.md`.
 pub const INDEX_MARGIN: f64 = 1.5;
 
 /// One pool's scheduling: a policy and what it remembers from pick to pick.
@@ -211,12 +212,20 @@ impl Scheduler {
     /// Time that an endpoint takes to prefill one more uncached prompt token, its share of a step included, in
     /// seconds, as far as is known.
     pub fn prefill_s_per_token(&self, now: Mono, id: EndpointId) -> f64 {
-        let fleet = match &self.policy.0 {
+        self.fleet().pace_s_per_token(now, id)
+    }
+
+    /// What is believed of an endpoint. Rules that count in seconds learn all of it, the others how fast it prefills.
+    pub fn learnt(&self, now: Mono, id: EndpointId) -> Constants {
+        self.fleet().constants(now, id)
+    }
+
+    fn fleet(&self) -> &FleetModel {
+        match &self.policy.0 {
             Rule::LeastCost(least_cost) => &least_cost.fleet,
             Rule::Rival(state) => &state.fleet,
             _ => &self.pace,
-        };
-        fleet.pace_s_per_token(now, id)
+        }
     }
 
     /// Tells the policy what an endpoint takes, instead of letting it learn.

@@ -2,12 +2,15 @@
 
 pub mod access_log;
 pub mod buckets;
+pub mod cost;
 pub mod decisions;
 mod kv;
+mod lines;
 pub mod metrics;
 pub mod models;
 pub mod names;
 pub mod queue;
+pub mod recorder;
 mod series;
 pub mod traces;
 pub mod working_set;

@@ -39,6 +39,7 @@ fn families() -> BTreeMap<String, Family> {
     endpoint.kv.count_prediction(1, 1);
     endpoint.model("m").unwrap();
     metrics.count_discovery("p", Origin::Dns, true);
+    endpoint.cost.compare(1.0, 1.0);
     metrics.decision_duration("p");
     metrics.queue("p");
     let gate = metrics.working_set("p");

@@ -109,6 +109,7 @@ pub fn refresh_gauges(gateway: &Gateway) {
                 metrics.kv.show(&feed.statuses());
             }
             metrics.show_state(entry.state);
+            metrics.cost.show(&pool.learnt(gateway.now(), entry.endpoint.id));
         }
     }
 }

@@ -16,7 +16,8 @@ use rand_pcg::Pcg64Mcg;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 use tuning::{Tuning, overload, tuning};
 
 mod tuning;
@@ -85,9 +86,9 @@ pub struct Args {
     /// Spread arrivals of a trace over this time at random; default: 3s for timestamps rounded to that, else none
     #[arg(long, value_name = "TIME", value_parser = period)]
     jitter: Option<Period>,
-    /// Tokens per block of the trace's hash ids
-    #[arg(long, value_name = "TOKENS", default_value_t = trace::TRACE_BLOCK_SIZE)]
-    trace_block_size: u32,
+    /// Tokens per block of the trace's hash ids; default: 512, or what the trace's lengths say
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    trace_block_size: Option<u32>,
     /// How many times the sessions of a trace are played, each time as different users
     #[arg(long, value_name = "N", default_value_t = 1)]
     repeat: u32,
@@ -117,6 +118,9 @@ pub struct Args {
     format: Format,
 }
 
+/// How often the progress bar is drawn anew.
+const REDRAW_AFTER: Duration = Duration::from_millis(100);
+
 /// Form of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
@@ -140,7 +144,12 @@ pub fn run(args: &Args) -> anyhow::Result<Exit> {
     let cells: Vec<(usize, usize)> = (0..scenarios.len())
         .flat_map(|seed| (0..policies.len()).map(move |policy| (seed, policy)))
         .collect();
-    let outcomes = in_parallel(&cells, |&(seed, policy)| {
+    let requests = |seed: usize| scenarios[seed].0.workload.requests() as u64;
+    let progress = Progress {
+        total: cells.iter().map(|&(seed, _)| requests(seed)).sum(),
+        ended: AtomicU64::new(0),
+    };
+    let outcomes = in_parallel(&cells, &progress, |&(seed, policy)| {
         let (scenario, fleet) = &scenarios[seed];
         replay::run_with(
             &scenario.workload,
@@ -148,6 +157,7 @@ pub fn run(args: &Args) -> anyhow::Result<Exit> {
             policies[policy].1.clone(),
             overload(args.queue, args.gate, &args.tunings),
             args.seed[seed],
+            &progress.ended,
         )
     });
     let row = |(&(seed, policy), outcome): (&(usize, usize), &Outcome)| {
@@ -230,7 +240,7 @@ fn scenarios(args: &Args) -> anyhow::Result<Vec<(Scenario, FleetSpec)>> {
 
 fn trace_options(args: &Args) -> TraceOptions {
     TraceOptions {
-        block_size: args.trace_block_size.max(1),
+        block_size: args.trace_block_size,
         jitter_s: args.jitter.map(|jitter| jitter.as_secs_f64()),
         repeat: args.repeat,
     }
@@ -271,13 +281,30 @@ fn fleet(args: &Args, scenario: &Scenario) -> FleetSpec {
     }
 }
 
-/// Works through `items` on all cores, with a progress bar when a person watches.
-fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let bar = ProgressBar::new(items.len() as u64);
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} replays, {eta} left") {
-        bar.set_style(style);
+/// Requests over all replays.
+struct Progress {
+    total: u64,
+    ended: AtomicU64,
+}
+
+impl Progress {
+    /// Draws a bar, where a person watches, until `done`.
+    fn show(&self, done: &AtomicBool) {
+        let bar = ProgressBar::new(self.total);
+        if let Ok(style) = ProgressStyle::with_template("{bar:40} {percent} %, {eta} left") {
+            bar.set_style(style);
+        }
+        while !done.load(Ordering::Relaxed) {
+            bar.set_position(self.ended.load(Ordering::Relaxed));
+            std::thread::park_timeout(REDRAW_AFTER);
+        }
+        bar.finish_and_clear();
     }
-    bar.tick();
+}
+
+/// Works through `items` on all cores.
+fn in_parallel<T: Sync, R: Send>(items: &[T], progress: &Progress, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let all_done = AtomicBool::new(false);
     let next = AtomicUsize::new(0);
     let done: Mutex<Vec<(usize, R)>> = Mutex::new(Vec::with_capacity(items.len()));
     let worker = || {
@@ -286,7 +313,6 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> 
             items.get(index).map(|item| (index, item))
         } {
             let result = work(item);
-            bar.inc(1);
             if let Ok(mut done) = done.lock() {
                 done.push((index, result));
             }
@@ -295,8 +321,16 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> 
     let workers = std::thread::available_parallelism()
         .map_or(1, usize::from)
         .min(items.len().max(1));
-    std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(worker))));
-    bar.finish_and_clear();
+    std::thread::scope(|scope| {
+        let bar = scope.spawn(|| progress.show(&all_done));
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(worker)).collect();
+        let ends: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
+        all_done.store(true, Ordering::Relaxed);
+        bar.thread().unpark();
+        if let Some(Err(panic)) = ends.into_iter().find(Result::is_err) {
+            std::panic::resume_unwind(panic);
+        }
+    });
     let mut done = done.into_inner().unwrap_or_default();
     done.sort_by_key(|(index, _)| *index);
     done.into_iter().map(|(_, result)| result).collect()

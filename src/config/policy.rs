@@ -1,8 +1,8 @@
 //! From the configuration's words to the scheduler's rule.
 
-use super::schema::{Choice, Plugin, PluginKind, Scheduling};
-use crate::scheduling::Policy;
+use super::schema::{Choice, Plugin, PluginKind, Preset, Scheduling};
 use crate::scheduling::plugins::{PluginError, PluginSpec};
+use crate::scheduling::{LeastCostParameters, Policy};
 
 impl Scheduling {
     /// The rule that this configuration asks for, in its start state.
@@ -12,6 +12,10 @@ impl Scheduling {
     /// neither.
     pub fn policy(&self) -> Result<Policy, PluginError> {
         match self.choice() {
+            Choice::Preset(Preset::LeastCost) => Ok(Policy::least_cost(LeastCostParameters {
+                start: self.start.constants(),
+                ..LeastCostParameters::default()
+            })),
             Choice::Preset(preset) => Policy::preset(preset.as_str())
                 .ok_or_else(|| PluginError::UnknownType(preset.as_str().to_owned())),
             Choice::Plugins(plugins) => {
@@ -44,10 +48,13 @@ impl From<&Plugin> for PluginSpec {
 
 #[cfg(test)]
 mod tests {
-    use super::super::schema::{PluginRole, PluginType, Preset};
+    use super::super::schema::{PluginRole, PluginType};
     use super::*;
+    use crate::prefix::EndpointId;
+    use crate::scheduling::Scheduler;
     use crate::scheduling::plugins::PLUGIN_TYPES;
     use crate::scheduling::policy::PRESETS;
+    use crate::time::Mono;
 
     #[test]
     fn every_preset_of_the_schema_is_one_of_the_scheduler() {
@@ -56,10 +63,33 @@ mod tests {
         for preset in Preset::ALL {
             let scheduling = Scheduling {
                 preset: Some(preset),
-                plugins: Vec::new(),
+                ..Scheduling::default()
             };
             assert!(scheduling.policy().is_ok(), "{preset:?}");
         }
+    }
+
+    #[test]
+    fn least_cost_starts_from_what_the_file_says() {
+        let prefill_s = |scheduling: &str| {
+            let text =
+                format!("pools: [{{ endpoints: [{{ url: 'http://a:1' }}], scheduling: {scheduling} }}]");
+            let config = super::super::Config::parse(&text, "x").unwrap();
+            let scheduler = Scheduler::new(config.pools[0].scheduling.policy().unwrap());
+            let constants = scheduler.constants(Mono::ZERO, EndpointId(0)).unwrap();
+            (constants.prefill_s_per_token, constants.attention_s_per_pair)
+        };
+        assert_eq!(prefill_s("{}"), (4.31e-5, 1.4e-9));
+        assert_eq!(
+            prefill_s("{ start: { fleet: llama3.1-8b-1xh100 } }"),
+            (2.7e-5, 6e-10)
+        );
+        // Half as fast: twice the seconds, of attention as well.
+        let (token, pair) = prefill_s("{ start: { prefill_tokens_per_s: 11600 } }");
+        assert!(
+            (token - 8.62e-5).abs() < 1e-7 && (pair - 2.8e-9).abs() < 1e-11,
+            "{token} {pair}"
+        );
     }
 
     #[test]

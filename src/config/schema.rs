@@ -19,8 +19,8 @@ pub use pool::{
     RetryBudget, StreamErrors, Timeouts, Tokenizer,
 };
 pub use scheduling::{
-    AffinityFilter, Choice, DEFAULT_PRESET, Plugin, PluginKind, PluginRole, PluginType, Preset, Scheduling,
-    TokenLoad,
+    AffinityFilter, Choice, DEFAULT_PRESET, Fleet, Plugin, PluginKind, PluginRole, PluginType, Preset,
+    Scheduling, Start, TokenLoad,
 };
 pub use secret::Secret;
 pub use traces::Traces;
@@ -30,7 +30,7 @@ use super::units::{ByteSize, Period};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
 /// Configuration of the Homing gateway.
@@ -64,6 +64,11 @@ pub struct Config {
     pub reload_on_change: bool,
     /// How the host names of endpoints are resolved.
     pub dns: Dns,
+    /// Write live traffic as a trace for `homing replay` to this file: times, lengths and hashes of blocks, never text.
+    #[schemars(example = "/var/lib/homing/trace.jsonl")]
+    pub record: Option<PathBuf>,
+    /// How that trace is written.
+    pub recording: Recording,
     /// What happens on SIGTERM.
     pub shutdown: Shutdown,
     /// Where `homing run --upgrade` takes the listeners over from a running gateway. Keep it in a folder that only
@@ -105,6 +110,8 @@ impl Default for Config {
             response_headers: ResponseHeaders::default(),
             access_log: AccessLog::default(),
             traces: Traces::default(),
+            record: None,
+            recording: Recording::default(),
             reload_on_change: false,
             dns: Dns::default(),
             shutdown: Shutdown::default(),
@@ -250,6 +257,31 @@ pub struct Dns {
     /// Name servers to ask instead of those in /etc/resolv.conf.
     #[schemars(schema_with = "addresses_schema", example = ["10.96.0.10:53"])]
     pub servers: Vec<SocketAddr>,
+}
+
+/// How the trace is written that `record` asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Recording {
+    /// A file that has grown to this moves to `FILE.1`, that to `FILE.2` and so on.
+    pub file_size: ByteSize,
+    /// Files kept, the newest included.
+    #[schemars(range(min = 1))]
+    pub files: NonZeroU32,
+    /// Tokens per hash, a multiple of 64. The public traces have 512; fewer show the reuse of shorter prompts and make
+    /// larger files.
+    #[schemars(range(min = 64, max = 65536))]
+    pub block_tokens: NonZeroU32,
+}
+
+impl Default for Recording {
+    fn default() -> Self {
+        Self {
+            file_size: ByteSize::mib(256),
+            files: NonZeroU32::MIN.saturating_add(3),
+            block_tokens: NonZeroU32::MIN.saturating_add(511),
+        }
+    }
 }
 
 /// What happens on SIGTERM.

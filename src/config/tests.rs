@@ -117,6 +117,7 @@ fn reference_has_no_wrong_key_even_uncommented() {
     let known = [
         "not yet supported",
         "No such file",
+        "the folder /var/lib/homing does not exist",
         "the environment variable",
         "no endpoint of the pool has an https:// URL",
         "KV events are not listened to",

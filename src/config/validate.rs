@@ -14,6 +14,7 @@ use super::diagnostic::{Diagnostic, nearest};
 use super::schema::{AccessLogTarget, Config, Endpoint};
 use super::tree::Node;
 use super::units::{ByteSize, Period};
+use crate::telemetry::recorder::CHUNK_TOKENS;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -32,6 +33,7 @@ pub(super) fn validate(config: &Config, tree: &Node, damaged: &[String]) -> Vec<
     check.tls(config);
     check.access_log(config);
     check.traces(config);
+    check.record(config);
     check.pools(config);
     check.unsupported(config);
     check.faults
@@ -165,20 +167,40 @@ impl Check<'_> {
         }
     }
 
+    fn record(&mut self, config: &Config) {
+        if let Some(file) = &config.record {
+            self.has_folder("record", file);
+        }
+        let recording = &config.recording;
+        self.at_least("recording.file_size", recording.file_size, ByteSize::mib(1));
+        if !recording.block_tokens.get().is_multiple_of(CHUNK_TOKENS) {
+            let fault = Diagnostic::error(format!("`block_tokens` is {}", recording.block_tokens));
+            self.report(
+                "recording.block_tokens",
+                fault.expected(format!("a multiple of {CHUNK_TOKENS}")),
+            );
+        }
+    }
+
+    /// The folder that `file` is to be written to is there.
+    fn has_folder(&mut self, path: &str, file: &Path) {
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+        if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+            let fault = Diagnostic::error(format!("the folder {} does not exist", folder.display()));
+            self.report(
+                path,
+                fault.fix(format!("create it: mkdir -p {}", folder.display())),
+            );
+        }
+    }
+
     fn access_log(&mut self, config: &Config) {
         let AccessLogTarget::File(file) = &config.access_log.to else {
             return;
         };
         let text = file.to_string_lossy();
         if text.contains('/') {
-            let folder = file.parent().unwrap_or(Path::new("/"));
-            if !folder.is_dir() {
-                let fault = Diagnostic::error(format!("the folder {} does not exist", folder.display()));
-                self.report(
-                    "access_log.to",
-                    fault.fix(format!("create it: mkdir -p {}", folder.display())),
-                );
-            }
+            self.has_folder("access_log.to", file);
         } else if let Some(word) = nearest(&text, ["off", "stderr", "stdout"]) {
             let fault = Diagnostic::warning(format!("the access log goes to a file named `{text}`"));
             self.report(

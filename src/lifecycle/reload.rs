@@ -296,6 +296,8 @@ fn needs_restart(started: &Config, new: &Config) -> Vec<&'static str> {
         ("limits.headers_timeout", a.headers_timeout != b.headers_timeout),
         ("limits.send_timeout", a.send_timeout != b.send_timeout),
         ("limits.buffered_bodies", a.buffered_bodies != b.buffered_bodies),
+        ("record", started.record != new.record),
+        ("recording", started.recording != new.recording),
         ("access_log.to", started.access_log.to != new.access_log.to),
         ("traces", started.traces != new.traces),
         ("shutdown", started.shutdown != new.shutdown),

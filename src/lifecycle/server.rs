@@ -14,6 +14,7 @@ use crate::proxy::guarded::{ConnectionLimits, Guarded};
 use crate::proxy::{Gateway, Proxy};
 use crate::telemetry::Metrics;
 use crate::telemetry::access_log::AccessLog;
+use crate::telemetry::recorder::{Bounds, Recorder};
 use crate::telemetry::traces::Traces;
 use crate::tls::server::{Certificate, TlsPorts};
 use anyhow::Context as _;
@@ -100,7 +101,7 @@ pub fn run(config: &Config, start: Start) -> anyhow::Result<()> {
 /// The gateway's shared state.
 ///
 /// # Errors
-/// When the access log cannot be opened or a pool's scheduling cannot be built.
+/// When the access log or the trace cannot be opened, or a pool's scheduling cannot be built.
 pub fn gateway(config: &Config) -> anyhow::Result<Gateway> {
     let metrics = Metrics::new()?;
     let index = Arc::new(PrefixIndex::new(usize::try_from(config.prefix_index.memory.0)?));
@@ -119,6 +120,7 @@ pub fn gateway(config: &Config) -> anyhow::Result<Gateway> {
         budget: BodyBudget::new(config.limits.buffered_bodies.0),
         access_log: access_log(&config.access_log.to)?,
         traces: Traces::start(&config.traces).context("traces")?,
+        recorder: recorder(config)?,
         decisions: Default::default(),
         drain: Drain::default(),
         connector: Arc::new(Connector::new(None)),
@@ -137,6 +139,18 @@ fn access_log(to: &AccessLogTarget) -> anyhow::Result<AccessLog> {
             AccessLog::file(path).with_context(|| format!("access_log.to: {}", path.display()))?
         }
     })
+}
+
+fn recorder(config: &Config) -> anyhow::Result<Recorder> {
+    let Some(path) = &config.record else {
+        return Ok(Recorder::off());
+    };
+    let of = &config.recording;
+    let bounds = Bounds {
+        file_bytes: of.file_size.0,
+        files: of.files.get(),
+    };
+    Recorder::file(path, bounds, of.block_tokens.get()).with_context(|| format!("record: {}", path.display()))
 }
 
 fn server_conf(config: &Config) -> ServerConf {
@@ -231,6 +245,7 @@ impl Control {
             tracing::warn!(cut = self.gateway.drain.count(), "the grace period is over");
         }
         self.gateway.access_log.flush();
+        self.gateway.recorder.flush();
         if self.gateway.traces.is_some() {
             let gateway = self.gateway.clone();
             // It waits for the collector; what the workers still do must not wait with it.

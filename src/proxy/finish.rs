@@ -7,6 +7,7 @@ use crate::pool::{Attempt, Plan};
 use crate::scheduling::StreamRate;
 use crate::telemetry::access_log::Record;
 use crate::telemetry::decisions::DecisionRecord;
+use crate::telemetry::recorder::Recorded;
 use pingora_core::{Error, ErrorSource};
 use pingora_proxy::Session;
 use std::time::{Duration, SystemTime};
@@ -62,6 +63,7 @@ pub fn finish(gateway: &Gateway, session: &Session, error: Option<&Error>, ctx: 
             extension.finish(plan, &facts);
         }
         count_tokens(gateway, ctx, &facts);
+        record(gateway, ctx, &facts);
     }
     count(gateway, ctx, status, elapsed);
     compare(ctx, &facts);
@@ -146,6 +148,32 @@ fn learn(gateway: &Gateway, ctx: &Context, facts: &ResponseFacts) {
         if let Some(rate) = stream {
             scheduler.observe_stream(gateway.now(), attempt.endpoint.id, &rate);
         }
+    });
+}
+
+/// Adds the request to the trace, if one is written.
+fn record(gateway: &Gateway, ctx: &Context, facts: &ResponseFacts) {
+    let Some(plan) = ctx.plan.as_ref().filter(|_| gateway.recorder.is_on()) else {
+        return;
+    };
+    let Some(attempt) = &plan.attempt else { return };
+    if !(plan.prompt.fills_cache && (200..300).contains(&ctx.response.status)) {
+        return;
+    }
+    let prompt = &plan.prompt;
+    // Streams tell their usage only to those who ask for it.
+    let output_tokens = facts.completion_tokens.unwrap_or_else(|| {
+        let expected = plan
+            .pool
+            .expected_output_tokens(&prompt.model, prompt.max_output_tokens);
+        u64::from(expected)
+    });
+    gateway.recorder.write(&Recorded {
+        arrived: SystemTime::now() - ctx.started.elapsed(),
+        prompt,
+        engine_block_tokens: attempt.block_tokens,
+        prompt_tokens: facts.prompt_tokens.unwrap_or_else(|| prompt.tokens.into()),
+        output_tokens,
     });
 }
 
@@ -289,6 +317,9 @@ fn remember(gateway: &Gateway, mut plan: Plan, ctx: &mut Context, status: u16, f
         status,
         predicted_cached_tokens: attempt.map_or(0, |attempt| attempt.match_tokens),
         reported_cached_tokens: facts.cached_tokens,
+        predicted_ttfb_ms: attempt
+            .and_then(|attempt| attempt.dispatch.predicted_first_byte_s)
+            .map(|seconds| (seconds * 1e6).round() / 1e3),
         ttfb_ms: ctx.response.first_byte_after.map(millis),
         request_id: std::mem::take(&mut ctx.request_id),
         decision: plan.take_decision(),

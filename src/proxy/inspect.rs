@@ -122,7 +122,11 @@ impl Gateway {
 
     fn take_plan(pool: &Pool, plan: Plan, ctx: &mut Context) {
         match &plan.attempt {
-            Some(attempt) => attempt.endpoint.metrics.count_decision(plan.decision.kind),
+            Some(attempt) => {
+                let metrics = &attempt.endpoint.metrics;
+                metrics.count_decision(plan.decision.kind);
+                metrics.cost.count(&plan.decision);
+            }
             None => ctx.refused = Some(nobody(pool)),
         }
         ctx.plan = Some(plan);

@@ -218,10 +218,12 @@ fn first_byte(gateway: &Gateway, ctx: &mut Context) {
     ctx.response.first_byte_after = Some(now.since(attempt.dispatch.at));
     // Only a stream's first byte is the end of the prefill; a JSON body comes when all is generated. One that comes
     // before its prefill was thought to be over tells that the endpoint is faster than was thought.
-    let early = attempt
-        .dispatch
-        .predicted_first_byte_s
-        .is_some_and(|predicted_s| now.since(attempt.dispatch.at).as_secs_f64() < predicted_s);
+    let observed_s = now.since(attempt.dispatch.at).as_secs_f64();
+    let predicted_s = attempt.dispatch.predicted_first_byte_s;
+    let early = predicted_s.is_some_and(|predicted_s| observed_s < predicted_s);
+    if let Some(predicted_s) = predicted_s.filter(|_| undisturbed && ctx.response.is_sse) {
+        attempt.endpoint.metrics.cost.compare(observed_s, predicted_s);
+    }
     if undisturbed && (ctx.response.is_sse || early) {
         plan.pool
             .learn(|scheduler| scheduler.observe_first_byte(now, &attempt.dispatch));

@@ -31,8 +31,11 @@ use model::{Constants, FleetModel};
 use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
+/// The preset's name.
+pub const NAME: &str = "least-cost";
+
 /// Names of the cost's terms, in seconds.
-pub(super) const TERMS: &[&str] = &["wait", "prefill", "drag", "crowding", "overflow"];
+pub const TERMS: &[&str] = &["wait", "prefill", "drag", "crowding", "overflow"];
 
 /// What `least-cost` can be told; the defaults are the preset.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -138,7 +141,7 @@ impl LeastCost {
             held_share: self.crowding.held_share(),
         };
         let order = Order::LowestWithin(self.parameters.resolution_s);
-        field.rank("least-cost", term_names, order, |_, view| {
+        field.rank(NAME, term_names, order, |_, view| {
             let cost = self.cost(&self.fleet.constants(now, view.id), &conditions, view);
             (cost.total(), cost.terms())
         })

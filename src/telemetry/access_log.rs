@@ -1,28 +1,15 @@
-//! One JSON line per request, written by a thread of its own so that a slow disk stalls no request.
-//!
-//! Requests append to one buffer and do not wake the writer, which looks every [`FLUSH_AFTER`]: to wake a thread for
-//! each line would cost more than making the line.
+//! One JSON line per request.
 
 mod line;
 
-use parking_lot::{Condvar, Mutex};
-use std::cell::RefCell;
+use super::lines::Lines;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 /// Version of the line's schema, in each line as `v`.
 pub const SCHEMA_VERSION: u32 = 1;
-/// Bytes waiting for the writer at most, some 8,000 lines; further lines are dropped and counted.
-const QUEUE_BYTES: usize = 4 << 20;
-/// Bytes from which the writer is woken before its time.
-const WAKE_BYTES: usize = 256 << 10;
-/// Lines wait for the writer no longer than this.
-const FLUSH_AFTER: Duration = Duration::from_millis(200);
-
 /// What is logged of a request; names and units of the line's members are those of `access_log/line.rs`. No
 /// prompt text, ever.
 #[derive(Clone, Debug)]
@@ -84,7 +71,7 @@ impl Selection {
 /// Where records go. Cloning shares the writer.
 #[derive(Clone)]
 pub struct AccessLog {
-    lines: Option<Arc<Lines>>,
+    lines: Option<Lines>,
 }
 
 impl AccessLog {
@@ -119,17 +106,8 @@ impl AccessLog {
     }
 
     fn start(sink: impl Write + Send + 'static) -> std::io::Result<Self> {
-        let lines = Arc::new(Lines::default());
-        let queue = Arc::downgrade(&lines);
-        std::thread::Builder::new()
-            .name("access-log".into())
-            .spawn(move || {
-                let mut writer = Writer::new(sink);
-                while let Some(lines) = queue.upgrade() {
-                    writer.write_waiting(&lines);
-                }
-            })?;
-        Ok(Self { lines: Some(lines) })
+        let lines = Some(Lines::start("access-log", sink)?);
+        Ok(Self { lines })
     }
 
     /// Whether a record would be written at all.
@@ -140,7 +118,7 @@ impl AccessLog {
     /// Queues one record; never waits for the disk.
     pub fn write(&self, record: &Record<'_>) {
         if let Some(lines) = &self.lines {
-            lines.push(record);
+            lines.push(|line| line::write(record, line));
         }
     }
 
@@ -153,94 +131,7 @@ impl AccessLog {
 
     /// Records that found the queue full.
     pub fn dropped(&self) -> u64 {
-        self.lines
-            .as_ref()
-            .map_or(0, |lines| lines.dropped.load(Ordering::Relaxed))
-    }
-}
-
-/// The lines between the requests and the writer.
-#[derive(Default)]
-struct Lines {
-    waiting: Mutex<Waiting>,
-    wake_writer: Condvar,
-    written: Condvar,
-    dropped: AtomicU64,
-}
-
-#[derive(Default)]
-struct Waiting {
-    text: Vec<u8>,
-    /// The writer has taken lines that are not on disk yet.
-    is_writing: bool,
-}
-
-thread_local! {
-    /// A line while it is made: outside of the lock, and without an allocation.
-    static LINE: RefCell<Vec<u8>> = RefCell::new(Vec::with_capacity(1024));
-}
-
-impl Lines {
-    fn push(&self, record: &Record<'_>) {
-        LINE.with_borrow_mut(|line| {
-            line.clear();
-            line::write(record, line);
-            self.append(line);
-        });
-    }
-
-    fn append(&self, line: &[u8]) {
-        let mut waiting = self.waiting.lock();
-        let before = waiting.text.len();
-        if before + line.len() > QUEUE_BYTES {
-            self.dropped.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        waiting.text.extend_from_slice(line);
-        let is_many = before < WAKE_BYTES && waiting.text.len() >= WAKE_BYTES;
-        drop(waiting);
-        if is_many {
-            self.wake_writer.notify_one();
-        }
-    }
-
-    fn flush(&self) {
-        let mut waiting = self.waiting.lock();
-        while !waiting.text.is_empty() || waiting.is_writing {
-            self.wake_writer.notify_one();
-            self.written.wait(&mut waiting);
-        }
-    }
-}
-
-struct Writer<W> {
-    sink: W,
-    /// Swapped with the requests' buffer, so that both keep their memory.
-    text: Vec<u8>,
-}
-
-impl<W: Write> Writer<W> {
-    const fn new(sink: W) -> Self {
-        Self {
-            sink,
-            text: Vec::new(),
-        }
-    }
-
-    /// Writes what waits, or comes within [`FLUSH_AFTER`].
-    fn write_waiting(&mut self, lines: &Lines) {
-        let mut waiting = lines.waiting.lock();
-        if waiting.text.len() < WAKE_BYTES {
-            lines.wake_writer.wait_for(&mut waiting, FLUSH_AFTER);
-        }
-        std::mem::swap(&mut waiting.text, &mut self.text);
-        waiting.is_writing = true;
-        drop(waiting);
-        // A failed write cannot be told to anybody but the next line's reader; the gateway goes on.
-        let _ = self.sink.write_all(&self.text).and_then(|()| self.sink.flush());
-        self.text.clear();
-        lines.waiting.lock().is_writing = false;
-        lines.written.notify_all();
+        self.lines.as_ref().map_or(0, Lines::dropped)
     }
 }
 
@@ -316,45 +207,5 @@ mod tests {
             })
             .collect();
         assert_eq!(written, ids);
-    }
-
-    #[test]
-    fn a_full_queue_drops_and_counts() {
-        let lines = Arc::new(Lines::default());
-        let log = AccessLog {
-            lines: Some(lines.clone()),
-        };
-        log.write(&record("r"));
-        let line_bytes = lines.waiting.lock().text.len();
-        let room = QUEUE_BYTES / line_bytes;
-        for _ in 1..room + 3 {
-            log.write(&record("r"));
-        }
-        assert_eq!(log.dropped(), 3);
-        let mut sink = Vec::new();
-        Writer::new(&mut sink).write_waiting(&lines);
-        assert_eq!(sink.len(), room * line_bytes);
-        log.write(&record("r"));
-        assert_eq!(log.dropped(), 3, "there is room again");
-    }
-
-    #[test]
-    fn the_writer_ends_with_the_last_handle() {
-        struct Sink {
-            _alive: std::sync::mpsc::Sender<()>,
-        }
-        impl Write for Sink {
-            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-                Ok(bytes.len())
-            }
-            fn flush(&mut self) -> std::io::Result<()> {
-                Ok(())
-            }
-        }
-        let (_alive, ended) = std::sync::mpsc::channel();
-        let log = AccessLog::start(Sink { _alive }).unwrap();
-        drop(log);
-        // The sink lives on the writer's stack: its sender goes when the thread ends.
-        assert!(ended.recv().is_err());
     }
 }

@@ -32,6 +32,8 @@ pub struct DecisionRecord {
     /// Prompt tokens believed cached on the endpoint that answered.
     pub predicted_cached_tokens: u32,
     pub reported_cached_tokens: Option<u64>,
+    /// What `least-cost` predicted that to be; `None` with other rules.
+    pub predicted_ttfb_ms: Option<f64>,
     pub ttfb_ms: Option<f64>,
 }
 
@@ -78,6 +80,7 @@ impl DecisionRecord {
             "reported_cached_tokens".into(),
             json!(self.reported_cached_tokens),
         );
+        value.insert("predicted_ttfb_ms".into(), json!(self.predicted_ttfb_ms));
         value.insert("ttfb_ms".into(), json!(self.ttfb_ms));
         Value::Object(value)
     }

@@ -1,5 +1,6 @@
 //! The gateway's metric families, built once and passed in; nothing uses a global registry.
 
+use super::cost::{CostFamilies, CostMetrics};
 use super::kv::{KvFamilies, KvMetrics};
 use super::models::{ModelFamilies, ModelMetrics, SeenModels};
 use super::names;
@@ -10,8 +11,8 @@ use crate::discovery::Origin;
 use crate::proxy::error::Reason;
 use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
 use prometheus::{
-    Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
-    IntGaugeVec, Opts, Registry, TextEncoder,
+    CounterVec, Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
+    IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -50,6 +51,7 @@ pub struct Metrics {
     errors: IntCounterVec,
     retries: IntCounterVec,
     scrapes: IntCounterVec,
+    cost: CostFamilies,
     discovery_lookups: IntCounterVec,
     models: ModelFamilies,
     kv: KvFamilies,
@@ -94,6 +96,7 @@ impl Metrics {
         registry.register(Box::new(index_bytes.clone()))?;
         let on_endpoint = ["pool", "endpoint"];
         let queue = QueueFamilies::new(&build)?;
+        let cost = CostFamilies::new(&build)?;
         let kv = KvFamilies::new(&build)?;
         let models = ModelFamilies::new(&build)?;
         let working_set = WorkingSetFamilies::new(&build)?;
@@ -173,6 +176,7 @@ impl Metrics {
             )?,
             config_reloads: build.counters(names::CONFIG_RELOADS, "Configuration reloads.", &["outcome"])?,
             config_last_reload_successful: last_reload,
+            cost,
             kv,
             models,
             queue,
@@ -199,6 +203,7 @@ impl Metrics {
             index_blocks: self.index_blocks.with_label_values(&labels),
             decisions: ["warm", "cold", "unkeyed"]
                 .map(|kind| self.decisions.with_label_values(&[pool, endpoint, kind])),
+            cost: self.cost.endpoint(pool, endpoint),
             kv: self.kv.endpoint(pool, endpoint),
             families: self.clone(),
             models: SeenModels::default(),
@@ -279,6 +284,8 @@ pub struct EndpointMetrics {
     pub inflight: IntGauge,
     pub pending_prefill: IntGauge,
     pub index_blocks: IntGauge,
+    /// What requests were reckoned to cost.
+    pub cost: CostMetrics,
     /// KV events and predictions.
     pub kv: KvMetrics,
     decisions: [IntCounter; 3],
@@ -420,6 +427,15 @@ impl Families<'_> {
         labels: &[&str],
     ) -> prometheus::Result<IntCounterVec> {
         self.register(IntCounterVec::new(Opts::new(name, help), labels)?, labels)
+    }
+
+    pub(super) fn float_counters(
+        &self,
+        name: &str,
+        help: &str,
+        labels: &[&str],
+    ) -> prometheus::Result<CounterVec> {
+        self.register(CounterVec::new(Opts::new(name, help), labels)?, labels)
     }
 
     pub(super) fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> prometheus::Result<GaugeVec> {

@@ -12,6 +12,7 @@ mod life;
 mod names;
 mod overload;
 mod random_endings;
+mod record;
 mod seeds;
 #[allow(
     dead_code,

@@ -1,6 +1,7 @@
 //! How an endpoint is chosen: a preset's name, or the plugins themselves.
 
 use super::super::units::Period;
+use crate::scheduling::Constants;
 use crate::scheduling::scorers::TOKEN_LOAD_THRESHOLD;
 use crate::scheduling::sticky::Affinity;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
@@ -23,6 +24,47 @@ pub struct Scheduling {
     /// Instead of a preset: filters, weighted scorers and one picker.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub plugins: Vec<Plugin>,
+    /// What is believed of the endpoints until their own times have taught better. Only `least-cost` asks.
+    pub start: Start,
+}
+
+/// What `least-cost` starts from.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Start {
+    /// Kind of server that the endpoints resemble most.
+    pub fleet: Fleet,
+    /// Prompt tokens that an endpoint prefills per second, instead of what is usual for that kind.
+    #[schemars(range(min = 10, max = 10000000), example = 25000)]
+    pub prefill_tokens_per_s: Option<f64>,
+}
+
+impl Start {
+    /// In seconds per token, pair, step and request.
+    pub fn constants(&self) -> Constants {
+        let usual = match self.fleet {
+            Fleet::Qwen3On2H100 => Constants::QWEN3_32B_2XH100,
+            Fleet::Llama31On1H100 => Constants::LLAMA_3_1_8B_1XH100,
+        };
+        self.prefill_tokens_per_s.map_or(usual, |rate| Constants {
+            prefill_s_per_token: 1.0 / rate,
+            // Attention is as much slower or faster as the rest.
+            attention_s_per_pair: usual.attention_s_per_pair / usual.prefill_s_per_token / rate,
+            ..usual
+        })
+    }
+}
+
+/// A kind of server whose times are known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Fleet {
+    /// A model of some 32 billion parameters on two H100.
+    #[default]
+    #[serde(rename = "qwen3-32b-2xh100")]
+    Qwen3On2H100,
+    /// A model of some 8 billion parameters on one H100.
+    #[serde(rename = "llama3.1-8b-1xh100")]
+    Llama31On1H100,
 }
 
 /// What [`Scheduling`] comes down to.

@@ -14,6 +14,7 @@ use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use waiting::Waiting;
 
 pub use waiting::{Held, Overload};
@@ -64,16 +65,24 @@ pub struct Outcome {
 
 /// Replays the workload through one policy. Same arguments, same outcome.
 pub fn run(workload: &Workload, fleet: &FleetSpec, policy: Policy, seed: u64) -> Outcome {
-    run_with(workload, fleet, policy, Overload::default(), seed)
+    run_with(
+        workload,
+        fleet,
+        policy,
+        Overload::default(),
+        seed,
+        &AtomicU64::new(0),
+    )
 }
 
-/// As [`run`], with a queue and a gate in front of the policy.
+/// As [`run`], with a queue and a gate in front of the policy. `ended` counts the requests that have ended so far.
 pub fn run_with(
     workload: &Workload,
     fleet: &FleetSpec,
     policy: Policy,
     overload: Overload,
     seed: u64,
+    ended: &AtomicU64,
 ) -> Outcome {
     let mut replay = Replay::new(workload, fleet, policy, seed);
     if fleet.told {
@@ -85,7 +94,9 @@ pub fn run_with(
     }
     replay.gate = overload.working_set.map(WorkingSet::new);
     replay.waiting = overload.queue.map(|queue| Box::new(Waiting::new(queue)));
-    while replay.step() {}
+    while replay.step() {
+        ended.fetch_add(std::mem::take(&mut replay.just_ended), Ordering::Relaxed);
+    }
     replay.outcome
 }
 
@@ -107,6 +118,7 @@ struct Replay<'a> {
     keys: Vec<BlockHash>,
     events: Vec<EngineEvent>,
     outcome: Outcome,
+    just_ended: u64,
     gate: Option<WorkingSet>,
     waiting: Option<Box<Waiting>>,
 }
@@ -165,6 +177,7 @@ impl<'a> Replay<'a> {
                 last_start_s,
                 ..Outcome::default()
             },
+            just_ended: 0,
             gate: None,
             waiting: None,
         }
@@ -416,6 +429,7 @@ impl<'a> Replay<'a> {
         if let (Some(gate), Some(stay)) = (&mut self.gate, live.stay) {
             gate.ended(finished.at, stay, finished.output_tokens);
         }
+        self.just_ended += 1;
         self.outcome.records.push(Record {
             session: live.session,
             turn: live.turn,

@@ -1,6 +1,6 @@
 //! Readers of recorded traffic.
 //!
-//! - Mooncake JSONL: `{"timestamp": ms, "input_length", "output_length", "hash_ids": [...]}` per line, the ids of 512-token
+//! - Mooncake JSONL, also what `record` writes: `{"timestamp": ms, "input_length", "output_length", "hash_ids": [...]}` per line, the ids of 512-token
 //!   blocks. Requests come when they came, whatever the answers take (open loop).
 //! - sessions JSONL: `{"session", "turn", "delay_ms", "input_length", "output_length", "keep", "new": [...]}` per line. A
 //!   turn keeps the first `keep` blocks of the turn before and appends `new`; it is sent `delay_ms` after the turn
@@ -41,8 +41,8 @@ pub enum TraceError {
 /// How a trace is turned into a workload.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TraceOptions {
-    /// Tokens per block of `hash_ids`.
-    pub block_size: u32,
+    /// Tokens per block of the ids; `None`: 512, or what the lengths of a Mooncake trace say.
+    pub block_size: Option<u32>,
     /// Seconds over which arrivals are spread at random; `None`: 3 s for timestamps that were rounded to that.
     pub jitter_s: Option<f64>,
     /// How many times a sessions trace is taken, each time with private blocks of its own.
@@ -52,7 +52,7 @@ pub struct TraceOptions {
 impl Default for TraceOptions {
     fn default() -> Self {
         Self {
-            block_size: TRACE_BLOCK_SIZE,
+            block_size: None,
             jitter_s: None,
             repeat: 1,
         }
@@ -95,22 +95,37 @@ fn mooncake(text: &str, options: &TraceOptions, rng: &mut impl Rng) -> Result<Wo
     let jitter_s = options
         .jitter_s
         .unwrap_or(if rounded { ROUNDED_MS / 1e3 } else { 0.0 });
+    let block_size = options.block_size.unwrap_or_else(|| block_size_of(&lines));
     let session = |line: MooncakeLine| {
         let start_s = line.timestamp / 1e3 + jitter_s * rng.random::<f64>();
         let output_tokens = line.output_length.max(1);
-        let turn = Turn::from_ids(
-            line.input_length,
-            output_tokens,
-            options.block_size,
-            line.hash_ids,
-            0,
-        );
+        let turn = Turn::from_ids(line.input_length, output_tokens, block_size, line.hash_ids, 0);
         Session::single(start_s, turn)
     };
     Ok(Workload {
-        block_size: options.block_size,
+        block_size,
         sessions: lines.into_iter().map(session).collect(),
     })
+}
+
+/// Tokens per id: 512, unless the ids are clearly of something else. What was recorded of prompts whose tokens
+/// nobody counted is cut into blocks of equal bytes.
+fn block_size_of(lines: &[MooncakeLine]) -> u32 {
+    let expected: u64 = lines
+        .iter()
+        .map(|line| u64::from(line.input_length.div_ceil(TRACE_BLOCK_SIZE)))
+        .sum();
+    let ids: u64 = lines.iter().map(|line| line.hash_ids.len() as u64).sum();
+    if ids == 0 || ids.abs_diff(expected) * 100 <= expected {
+        return TRACE_BLOCK_SIZE;
+    }
+    // The last block of each prompt is half full on the average.
+    let whole: f64 = lines
+        .iter()
+        .map(|line| (line.hash_ids.len() as f64 - 0.5).max(0.0))
+        .sum();
+    let tokens: f64 = lines.iter().map(|line| f64::from(line.input_length)).sum();
+    (tokens / whole.max(0.5)).round().max(1.0) as u32
 }
 
 #[derive(Deserialize)]
@@ -145,6 +160,7 @@ fn sessions(text: &str, options: &TraceOptions, rng: &mut impl Rng) -> Result<Wo
             copy
         }
     };
+    let block_size = options.block_size.unwrap_or(TRACE_BLOCK_SIZE);
     let (mut start_s, mut all) = (0.0, Vec::new());
     for copy in 0..u64::from(options.repeat.max(1)) {
         for turns in shuffled(recorded.values().collect(), rng) {
@@ -152,13 +168,13 @@ fn sessions(text: &str, options: &TraceOptions, rng: &mut impl Rng) -> Result<Wo
             all.push(Session {
                 tenant: 0,
                 start_s,
-                turns: session_turns(turns, options.block_size, hash),
+                turns: session_turns(turns, block_size, hash),
             });
             start_s += exponential(rng, SESSION_STARTS_PER_S);
         }
     }
     Ok(Workload {
-        block_size: options.block_size,
+        block_size,
         sessions: all,
     })
 }
@@ -181,6 +197,7 @@ fn session_turns(lines: &[SessionLine], block_size: u32, hash: impl Fn(&u64) -> 
 }
 
 fn azure(text: &str, options: &TraceOptions) -> Result<Workload, TraceError> {
+    let block_size = options.block_size.unwrap_or(TRACE_BLOCK_SIZE);
     let mut sessions = Vec::new();
     for (index, line) in text
         .lines()
@@ -210,20 +227,11 @@ fn azure(text: &str, options: &TraceOptions) -> Result<Workload, TraceError> {
                 .map_err(|_| bad("a token count is no whole number"))
         };
         let (prompt_tokens, output_tokens) = (tokens(context)?.max(1), tokens(generated)?.max(1));
-        let ids = 0..u64::from(prompt_tokens / options.block_size.max(1)) + 1;
-        let turn = Turn::from_ids(
-            prompt_tokens,
-            output_tokens,
-            options.block_size,
-            ids,
-            index as u64,
-        );
+        let ids = 0..u64::from(prompt_tokens / block_size.max(1)) + 1;
+        let turn = Turn::from_ids(prompt_tokens, output_tokens, block_size, ids, index as u64);
         sessions.push(Session::single(since.as_secs_f64(), turn));
     }
-    Ok(Workload {
-        block_size: options.block_size,
-        sessions,
-    })
+    Ok(Workload { block_size, sessions })
 }
 
 fn json_lines<T: for<'de> Deserialize<'de>>(text: &str) -> Result<Vec<T>, TraceError> {

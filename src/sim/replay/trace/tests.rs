@@ -40,6 +40,38 @@ fn mooncake_ids_become_whole_blocks_and_a_tail() {
 }
 
 #[test]
+fn ids_of_other_blocks_are_seen_by_their_number() {
+    let line = |tokens: u32, ids: u32| {
+        let ids: Vec<_> = (0..ids).collect();
+        format!(
+            "{{\"timestamp\": 1, \"input_length\": {tokens}, \"output_length\": 1, \"hash_ids\": {ids:?}}}\n"
+        )
+    };
+    let block_size = |text: &str| read_with(text, &TraceOptions::default()).block_size;
+    // 2,048 bytes per id at 3.5 bytes per token: 585 tokens.
+    let prompts = [3000_u32, 14_000, 700, 41_000, 9000];
+    let recorded: String = prompts
+        .iter()
+        .map(|tokens| line(*tokens, (tokens * 7 / 2).div_ceil(2048)))
+        .collect();
+    assert!(
+        block_size(&recorded).abs_diff(585) <= 12,
+        "{}",
+        block_size(&recorded)
+    );
+    let exact: String = prompts
+        .iter()
+        .map(|tokens| line(*tokens, tokens.div_ceil(512)))
+        .collect();
+    assert_eq!(block_size(&exact), 512);
+    let fine: String = prompts
+        .iter()
+        .map(|tokens| line(*tokens, tokens.div_ceil(64)))
+        .collect();
+    assert_eq!(block_size(&fine), 64);
+}
+
+#[test]
 fn rounded_timestamps_are_spread() {
     let line = |ms: u32| {
         format!("{{\"timestamp\": {ms}, \"input_length\": 9, \"output_length\": 1, \"hash_ids\": [{ms}]}}\n")
