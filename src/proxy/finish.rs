@@ -63,7 +63,7 @@ pub fn finish(gateway: &Gateway, session: &Session, error: Option<&Error>, ctx: 
             extension.finish(plan, &facts);
         }
         count_tokens(gateway, ctx, &facts);
-        record(gateway, ctx, &facts);
+        add_to_trace(gateway, ctx, &facts);
     }
     count(gateway, ctx, status, elapsed);
     compare(ctx, &facts);
@@ -151,8 +151,8 @@ fn learn(gateway: &Gateway, ctx: &Context, facts: &ResponseFacts) {
     });
 }
 
-/// Adds the request to the trace, if one is written.
-fn record(gateway: &Gateway, ctx: &Context, facts: &ResponseFacts) {
+/// Adds the request to the recorded trace, if one is written.
+fn add_to_trace(gateway: &Gateway, ctx: &Context, facts: &ResponseFacts) {
     let Some(plan) = ctx.plan.as_ref().filter(|_| gateway.recorder.is_on()) else {
         return;
     };
