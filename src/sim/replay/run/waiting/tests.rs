@@ -32,6 +32,7 @@ fn played(workload: &Workload, overload: Overload) -> Outcome {
         Policy::preset("least-cost").unwrap(),
         overload,
         1,
+        &Default::default(),
     )
 }
 
