@@ -19,10 +19,13 @@ use pingora_core::protocols::l4::socket::SocketAddr;
 use pingora_core::{Error, ErrorType, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+use tokio::task::coop::has_budget_remaining;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 /// What the request's phases and its [`BufferedSession`] share.
@@ -92,7 +95,7 @@ pub fn wrap(session: &mut Session, body: Bytes) -> Slot {
         body: Some(body),
         had_body,
         held: Vec::new(),
-        timer: None,
+        alarm: Alarm::default(),
         exchange: slot.clone(),
     };
     *session.downstream_session = ServerSession::new_custom(Box::new(buffered));
@@ -107,7 +110,7 @@ pub fn hold(inner: Box<ServerSession>) -> (ServerSession, Slot) {
         body: None,
         had_body: false,
         held: Vec::new(),
-        timer: None,
+        alarm: Alarm::default(),
         exchange: slot.clone(),
     };
     (ServerSession::new_custom(Box::new(buffered)), slot)
@@ -133,8 +136,7 @@ struct BufferedSession {
     had_body: bool,
     /// The response so far, while it is kept back.
     held: Vec<HttpTask>,
-    /// Set once and moved when it fires, not with every piece of a stream.
-    timer: Option<Pin<Box<Sleep>>>,
+    alarm: Alarm,
     exchange: Slot,
 }
 
@@ -199,23 +201,44 @@ fn body_bytes(task: &HttpTask) -> usize {
     }
 }
 
-/// Ends when the endpoint has been silent for too long; never before a request went out.
-async fn overdue(exchange: &Exchange, timer: &mut Option<Pin<Box<Sleep>>>) {
-    loop {
+/// Wakes the request when its endpoint has been silent for too long.
+#[derive(Default)]
+struct Alarm {
+    /// Set once and moved when it fires, not with every piece of a stream.
+    timer: Option<Pin<Box<Sleep>>>,
+    /// Whom the timer will wake.
+    waker: Option<Waker>,
+}
+
+impl Alarm {
+    /// Ready when the endpoint has been silent for too long; never before a request went out.
+    fn poll_overdue(&mut self, exchange: &Exchange, cx: &mut Context<'_>) -> Poll<()> {
         let Some(deadline) = exchange.deadline() else {
-            return std::future::pending().await;
+            return Poll::Pending;
         };
-        let timer = timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-        if timer.is_elapsed() {
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        let told = self
+            .waker
+            .as_ref()
+            .is_some_and(|waker| waker.will_wake(cx.waker()));
+        if deadline < timer.deadline() {
+            timer.as_mut().reset(deadline);
+        } else if told && !timer.is_elapsed() {
+            // Asked again for every piece of a stream. It fires too early rather than too late, and is moved then.
+            return Poll::Pending;
+        }
+        loop {
+            // A task that has used up its turn is told to come back, and the timer is told nothing.
+            let registers = has_budget_remaining();
+            if timer.as_mut().poll(cx).is_pending() {
+                self.waker = registers.then(|| cx.waker().clone());
+                return Poll::Pending;
+            }
             if deadline <= Instant::now() {
-                return;
+                return Poll::Ready(());
             }
             timer.as_mut().reset(deadline);
-        } else if deadline < timer.deadline() {
-            // Otherwise it fires too early and is moved then.
-            timer.as_mut().reset(deadline);
         }
-        timer.as_mut().await;
     }
 }
 
@@ -262,15 +285,15 @@ impl CustomSession for BufferedSession {
     }
 
     async fn response_duplex_vec(&mut self, tasks: Vec<HttpTask>) -> Result<bool> {
-        self.exchange.heard();
         if self.exchange.holds.load(Ordering::Relaxed) {
+            self.exchange.heard();
             return self.hold(tasks).await;
         }
         if let Some(HttpTask::Header(header, _)) = tasks.first() {
             self.release_body_after(header);
         }
         let done = self.real_mut().response_duplex_vec(tasks).await;
-        // The wait for a slow client is not the endpoint's.
+        // Not before: nobody asks meanwhile, and the wait for a slow client is not the endpoint's.
         self.exchange.heard();
         done
     }
@@ -331,7 +354,7 @@ impl CustomSession for BufferedSession {
         tokio::select! {
             biased;
             read = inner.read_body_or_idle(true) => read,
-            () = overdue(&self.exchange, &mut self.timer) => Err(Error::new(SILENT)),
+            () = poll_fn(|cx| self.alarm.poll_overdue(&self.exchange, cx)) => Err(Error::new(SILENT)),
         }
     }
 

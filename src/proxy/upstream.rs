@@ -50,10 +50,10 @@ pub fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>> {
     let settings = &plan.pool.settings;
     peer.options.connection_timeout = Some(settings.connect_timeout);
     peer.options.total_connection_timeout = Some(settings.connect_timeout);
-    // Per read; the exact times of requests with a body are kept by their sessions.
-    peer.options.read_timeout = Some(settings.first_byte_timeout.max(settings.idle_timeout));
-    if let Some(exchange) = &ctx.slot {
-        exchange.await_response(settings.first_byte_timeout, settings.idle_timeout);
+    match &ctx.slot {
+        // The request's session keeps the exact times; a second timer would be set for every piece of a stream.
+        Some(exchange) => exchange.await_response(settings.first_byte_timeout, settings.idle_timeout),
+        None => peer.options.read_timeout = Some(settings.first_byte_timeout.max(settings.idle_timeout)),
     }
     if ctx.fresh_connection {
         peer.group_key = FRESH_GROUP.fetch_add(1, Ordering::Relaxed);
