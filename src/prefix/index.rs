@@ -317,9 +317,18 @@ impl PrefixIndex {
         FIXED_BYTES + self.table.bytes() + rings
     }
 
+    /// A table of so few lines that probes are long; rings as they like.
+    #[cfg(any(test, fuzzing))]
+    pub fn crowded(lines: usize) -> Self {
+        Self::with_budget(Budget {
+            lines,
+            ring_bytes: 1 << 30,
+        })
+    }
+
     /// Panics unless table, rings and counts agree. While no writer is at work.
-    #[cfg(test)]
-    pub(super) fn audit(&self) {
+    #[cfg(any(test, fuzzing))]
+    pub fn audit(&self) {
         let mut entries = Vec::new();
         for endpoint in &self.endpoints {
             let owned = endpoint.owner.lock().entries(&self.table);

@@ -151,7 +151,8 @@ impl Owner {
     }
 
     /// Every word of the endpoint, the oldest first.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
+    #[expect(clippy::expect_used, reason = "only tests and fuzzing ask")]
     pub(super) fn entries(&self, table: &Table) -> Vec<Entry> {
         let recall = |(position, record)| {
             table

@@ -142,7 +142,7 @@ impl Ring {
         })
     }
 
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(super) fn records(&self) -> impl Iterator<Item = (u64, Record)> {
         let all = self.segments.iter().flat_map(|segment| segment.iter().copied());
         let positioned = (self.first_segment()..).zip(all);

@@ -339,7 +339,7 @@ impl Table {
     }
 
     /// Panics unless `entries` are all words in use, and each line counts those of them that passed it.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(super) fn audit(&self, entries: &[Entry]) {
         let mut headers = vec![0; self.lines.len()];
         for entry in entries {

@@ -5,17 +5,8 @@ mod parallel;
 mod provisional;
 mod random;
 
-use super::budget::Budget;
 use super::index::PrefixIndex;
 use super::{BlockHash, MAX_ENDPOINTS};
-
-/// A table of so few lines that probes are long; rings as they like.
-fn crowded(lines: usize) -> PrefixIndex {
-    PrefixIndex::with_budget(Budget {
-        lines,
-        ring_bytes: 1 << 30,
-    })
-}
 
 /// A chain of its own per `name`.
 fn chain(name: u64, len: usize) -> Vec<BlockHash> {

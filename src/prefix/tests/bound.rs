@@ -1,11 +1,11 @@
 //! Capacities, and the memory bound with a table that is full.
 
-use super::{chain, crowded, matched};
+use super::{chain, matched};
 use crate::prefix::{EndpointId, MAX_ENDPOINTS, PrefixIndex};
 
 #[test]
 fn a_prompt_beyond_the_capacity_keeps_its_head() {
-    let index = crowded(1024);
+    let index = PrefixIndex::crowded(1024);
     let id = index.register(10).expect("room");
     let path = chain(1, 1000);
     for _ in 0..3 {
@@ -17,7 +17,7 @@ fn a_prompt_beyond_the_capacity_keeps_its_head() {
 
 #[test]
 fn the_tail_of_the_oldest_chain_goes_first() {
-    let index = crowded(1024);
+    let index = PrefixIndex::crowded(1024);
     let id = index.register(20).expect("room");
     let (old, new) = (chain(1, 12), chain(2, 12));
     index.insert(id, &old);
@@ -28,7 +28,7 @@ fn the_tail_of_the_oldest_chain_goes_first() {
 
 #[test]
 fn every_endpoint_can_own_the_same_block() {
-    let index = crowded(1024);
+    let index = PrefixIndex::crowded(1024);
     let ids: Vec<_> = (0..MAX_ENDPOINTS).filter_map(|_| index.register(3)).collect();
     let path = chain(1, 3);
     ids.iter().for_each(|&id| index.insert(id, &path));
@@ -77,7 +77,7 @@ fn a_full_table_stays_within_its_bound() {
 #[test]
 fn shares_are_in_proportion_and_grow_back() {
     // 64 lines of 7 words, 80 % of which is 358.
-    let index = crowded(64);
+    let index = PrefixIndex::crowded(64);
     let small = index.register(100).expect("room");
     assert_eq!(index.capacity(small), 100);
     let large = index.register(900).expect("room");

@@ -1,6 +1,6 @@
 //! Writers and readers at the same time.
 
-use super::{chain, crowded, matched};
+use super::{chain, matched};
 use crate::prefix::{BlockHash, EndpointId, PrefixIndex};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -42,7 +42,7 @@ fn read(index: &PrefixIndex, pinned: &[BlockHash], done: &AtomicUsize) {
 
 fn index() -> (PrefixIndex, Vec<EndpointId>) {
     // Full at 3 x 200 + 30 of 672 words: probes are long, but no claim fails.
-    let index = crowded(96);
+    let index = PrefixIndex::crowded(96);
     let capacities = [30, 160, 160, 160, 10];
     let ids = capacities
         .into_iter()

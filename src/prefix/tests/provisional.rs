@@ -1,10 +1,11 @@
 //! Stories of provisional blocks, one request at a time; `random` has the rest.
 
-use super::{chain, crowded, matched};
+use super::{chain, matched};
+use crate::prefix::PrefixIndex;
 
 #[test]
 fn undo_takes_back_what_was_new_only() {
-    let index = crowded(64);
+    let index = PrefixIndex::crowded(64);
     let id = index.register(100).expect("room");
     let path = chain(1, 10);
     index.insert(id, &path[..4]);
@@ -20,7 +21,7 @@ fn undo_takes_back_what_was_new_only() {
 
 #[test]
 fn undo_spares_what_another_request_confirmed() {
-    let index = crowded(64);
+    let index = PrefixIndex::crowded(64);
     let id = index.register(100).expect("room");
     let path = chain(1, 10);
     let first = index.store(id, &path);
@@ -32,7 +33,7 @@ fn undo_spares_what_another_request_confirmed() {
 
 #[test]
 fn confirm_restores_what_another_request_undid() {
-    let index = crowded(64);
+    let index = PrefixIndex::crowded(64);
     let id = index.register(100).expect("room");
     let path = chain(1, 10);
     let first = index.store(id, &path);
@@ -45,7 +46,7 @@ fn confirm_restores_what_another_request_undid() {
 
 #[test]
 fn two_failures_leave_nothing() {
-    let index = crowded(64);
+    let index = PrefixIndex::crowded(64);
     let id = index.register(100).expect("room");
     let path = chain(1, 10);
     let first = index.store(id, &path);
@@ -57,7 +58,7 @@ fn two_failures_leave_nothing() {
 
 #[test]
 fn nothing_settles_across_a_restart() {
-    let index = crowded(64);
+    let index = PrefixIndex::crowded(64);
     let id = index.register(100).expect("room");
     let path = chain(1, 10);
     let (to_confirm, to_undo) = (index.store(id, &path), index.store(id, &path));
@@ -71,7 +72,7 @@ fn nothing_settles_across_a_restart() {
 
 #[test]
 fn a_freed_id_owns_nothing_and_is_given_out_again() {
-    let index = crowded(64);
+    let index = PrefixIndex::crowded(64);
     let (first, second) = (
         index.register(100).expect("room"),
         index.register(100).expect("room"),
@@ -88,7 +89,7 @@ fn a_freed_id_owns_nothing_and_is_given_out_again() {
 
 #[test]
 fn what_was_used_before_a_chains_last_use_goes_on_demand() {
-    let index = crowded(64);
+    let index = PrefixIndex::crowded(64);
     let id = index.register(100).expect("room");
     let paths = [chain(1, 10), chain(2, 10), chain(3, 10), chain(4, 10)];
     let store = |path: &[u64]| {

@@ -1,7 +1,7 @@
 //! Seeded random operations on the index and on the naive model, compared after every one.
 
 use super::model::{Model, Stored};
-use super::{chain, crowded, matched};
+use super::{chain, matched};
 use crate::prefix::index::{PrefixIndex, Provisional};
 use crate::prefix::{BlockHash, EndpointId, block_hash};
 use rand::{RngExt, SeedableRng};
@@ -19,7 +19,7 @@ struct Pair {
 impl Pair {
     fn new(seed: u64, lines: usize) -> Self {
         Self {
-            index: crowded(lines),
+            index: PrefixIndex::crowded(lines),
             // 7 words per line, 80 % of them.
             model: Model::new(lines * 7 * 8 / 10),
             open: Vec::new(),
@@ -166,7 +166,7 @@ fn agrees_with_the_naive_model() {
 #[test]
 fn recency_survives_many_touches() {
     // All 700 blocks fit, so nothing but the sweep keeps the ring in bounds; order shows when the capacity shrinks.
-    let index = crowded(1024);
+    let index = PrefixIndex::crowded(1024);
     let id = index.register(900).expect("room");
     let mut model = Model::new(1024 * 7 * 8 / 10);
     model.register(900);
