@@ -105,8 +105,8 @@ pub struct Pool {
     pub exact: Option<Exact>,
     /// Where the token ids of texts come from.
     pub tokenizer: Option<Arc<TokenSource>>,
-    /// Where requests wait while every endpoint has enough to do; `None`: nowhere.
-    pub waiting: Option<Arc<WaitingRoom>>,
+    /// Where requests wait while every endpoint has enough to do.
+    pub waiting: Arc<WaitingRoom>,
     /// What keeps the working set inside the caches; `None`: nothing.
     pub gate: Option<Arc<Gate>>,
     /// The pool that took this one's place.
@@ -147,7 +147,7 @@ impl Pool {
             retry_budget: RetryBudget::new(settings.retry_limits),
             exact: None,
             tokenizer: None,
-            waiting: waiting_room(&name, &settings, metrics),
+            waiting: Arc::new(WaitingRoom::new(settings.waiting.as_ref(), metrics.queue(&name))),
             gate: gate(&name, &settings, metrics),
             next: OnceLock::new(),
             name,
@@ -177,24 +177,28 @@ impl Pool {
         metrics: &Metrics,
     ) -> Self {
         let known = self.statuses.lock();
-        let status = |endpoint: Arc<Endpoint>| {
+        let mut newcomers = Vec::new();
+        let mut status = |endpoint: Arc<Endpoint>| {
             let known = known.iter().find(|status| status.id() == endpoint.id);
-            known.cloned().unwrap_or_else(|| Status::new(endpoint))
+            known.cloned().unwrap_or_else(|| {
+                newcomers.push(endpoint.id);
+                Status::new(endpoint)
+            })
         };
-        let statuses: Vec<_> = endpoints.into_iter().map(status).collect();
+        let statuses: Vec<_> = endpoints.into_iter().map(&mut status).collect();
         let picker = match scheduler {
-            None => self.picker.clone(),
+            None => {
+                // Their ids may have been others' before.
+                let mut picker = self.picker.lock();
+                newcomers.into_iter().for_each(|id| picker.scheduler.forget(id));
+                drop(picker);
+                self.picker.clone()
+            }
             Some(scheduler) => Arc::new(Mutex::new(Picker {
                 scheduler,
                 rng: self.picker.lock().rng.clone(),
                 prefill_due: PrefillDue::default(),
             })),
-        };
-        // A room whose rules are others is new; who waits in the old one is served by the old rules.
-        let waiting = if self.settings.waiting == settings.waiting {
-            self.waiting.clone()
-        } else {
-            waiting_room(&self.name, &settings, metrics)
         };
         let known_gate = self.gate.clone().filter(|_| settings.gate.is_some());
         let gate = known_gate.or_else(|| gate(&self.name, &settings, metrics));
@@ -202,7 +206,7 @@ impl Pool {
             name: self.name.clone(),
             exact: None,
             tokenizer: None,
-            waiting,
+            waiting: self.waiting.clone(),
             gate,
             next: OnceLock::new(),
             index: self.index.clone(),
@@ -220,6 +224,7 @@ impl Pool {
 
     /// From now on `next` is the pool that places requests; those that wait in this one as well.
     pub fn replaced_by(&self, next: &Arc<Self>) {
+        self.waiting.follow(next.settings.waiting.as_ref());
         if let (Some(gate), Some(settings)) = (&next.gate, &next.settings.gate) {
             gate.retune(settings.working_set);
         }
@@ -289,21 +294,27 @@ impl Pool {
     }
 
     /// A request to the endpoint ended well.
-    pub fn succeeded(&self, endpoint: &Endpoint, now: Mono) {
+    pub fn succeeded(self: &Arc<Self>, endpoint: &Endpoint, now: Mono) {
         if endpoint.outcomes.success() {
-            self.update_where(|other| other.id == endpoint.id, |status| status.acquit(now));
+            self.newest()
+                .update_where(|other| other.id == endpoint.id, |status| status.acquit(now));
         }
     }
 
     /// The endpoint failed a request: it may be set aside.
-    pub fn failed(&self, endpoint: &Endpoint, now: Mono) {
-        if let Some(why) = endpoint.outcomes.failure(now, &self.settings.ejection) {
-            self.eject(endpoint, now, &why);
+    pub fn failed(self: &Arc<Self>, endpoint: &Endpoint, now: Mono) {
+        let newest = self.newest();
+        if let Some(why) = endpoint.outcomes.failure(now, &newest.settings.ejection) {
+            newest.set_aside(endpoint, now, &why);
         }
     }
 
     /// Sets the endpoint aside, unless it is the last that is ready or half of the pool is set aside already.
-    pub fn eject(&self, endpoint: &Endpoint, now: Mono, why: &str) {
+    pub fn eject(self: &Arc<Self>, endpoint: &Endpoint, now: Mono, why: &str) {
+        self.newest().set_aside(endpoint, now, why);
+    }
+
+    fn set_aside(&self, endpoint: &Endpoint, now: Mono, why: &str) {
         let mut statuses = self.statuses.lock();
         let others = statuses.iter().filter(|status| status.id() != endpoint.id);
         let (mut ready, mut ejected) = (0, 0);
@@ -422,9 +433,4 @@ fn gate(pool: &str, settings: &Settings, metrics: &Metrics) -> Option<Arc<Gate>>
         settings.working_set,
         metrics.working_set(pool),
     )))
-}
-
-fn waiting_room(pool: &str, settings: &Settings, metrics: &Metrics) -> Option<Arc<WaitingRoom>> {
-    let waiting = settings.waiting.clone()?;
-    Some(Arc::new(WaitingRoom::new(waiting, metrics.queue(pool))))
 }

@@ -39,8 +39,8 @@ pub async fn explain(gateway: &Gateway, head: &Parts, body: &Bytes) -> Response<
     let (pool, prompt) = (inspected.pool, inspected.prompt);
     let (decision, snapshot) = pool.explain(&prompt, gateway.now());
     let mut value = decision_json(&decision, &snapshot, prompt.shape(), usize::MAX);
-    if let Some(room) = &pool.waiting {
-        let claim = queue::claim(room.sharing(), &head.headers, body.len());
+    if let Some(waiting) = &pool.settings.waiting {
+        let claim = queue::claim(&waiting.sharing, &head.headers, body.len());
         value.insert("queue".into(), wait_json(&pool, &prompt, claim, gateway));
     }
     if let Some(outlook) = pool.gate_outlook(&prompt, gateway.now()) {

@@ -174,8 +174,9 @@ impl PoolStats {
 
 impl QueueStats {
     fn of(gateway: &Gateway, pool: &Pool) -> Option<Self> {
-        let metrics = pool.waiting.as_ref()?.metrics();
-        let sample = pool.queue_sample(gateway.now())?;
+        pool.settings.waiting.as_ref()?;
+        let metrics = pool.waiting.metrics();
+        let sample = pool.queue_sample(gateway.now());
         Some(Self {
             requests: sample.requests as u64,
             fresh_requests: sample.fresh as u64,

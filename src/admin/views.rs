@@ -88,9 +88,7 @@ pub fn refresh_gauges(gateway: &Gateway) {
     let pools = gateway.pools.load();
     for pool in pools.iter() {
         gateway.metrics.index_bytes.set(pool.index.bytes() as i64);
-        if let (Some(room), Some(sample)) = (&pool.waiting, pool.queue_sample(gateway.now())) {
-            room.metrics().show(&sample);
-        }
+        pool.waiting.metrics().show(&pool.queue_sample(gateway.now()));
         if let Some(gate) = &pool.gate {
             gate.metrics().show(&gate.sample(gateway.now()));
         }

@@ -8,6 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// What remains for the answers to those whose wait was ended.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 
 /// Counts requests and connections; shared by all workers.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +25,8 @@ struct Shared {
     /// Set once somebody waits: until then the end of a request costs one subtraction.
     awaited: AtomicBool,
     idle: Notify,
+    /// Cancelled when nobody can wait any longer.
+    over: CancellationToken,
 }
 
 /// One request in flight or one open connection; its drop ends it.
@@ -57,6 +63,17 @@ impl Drain {
             }
         };
         tokio::time::timeout(limit, idle).await.is_ok()
+    }
+
+    /// Ends the waits of requests that no endpoint has got yet, and gives their answers time to go out.
+    pub async fn end_waits(&self) {
+        self.shared.over.cancel();
+        self.wait(LAST_WORDS).await;
+    }
+
+    /// Returns when a request that still waits for an endpoint must be answered by the gateway itself.
+    pub async fn over(&self) {
+        self.shared.over.cancelled().await;
     }
 }
 

@@ -241,6 +241,7 @@ impl Reloader {
                 if let Some(feed) = &endpoint.feed {
                     feed.stop();
                 }
+                endpoint.retire();
                 self.gateway.index.release(endpoint.id);
                 for pool in pools.iter() {
                     pool.cache_lost(endpoint.id);

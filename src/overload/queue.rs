@@ -172,6 +172,11 @@ impl<T> Queue<T> {
         &self.settings
     }
 
+    /// Goes by other rules from now on. Who waits keeps the place that the old rules gave.
+    pub fn follow(&mut self, settings: QueueSettings) {
+        self.settings = settings;
+    }
+
     /// Requests that wait.
     pub fn len(&self) -> usize {
         self.len

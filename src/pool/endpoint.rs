@@ -15,7 +15,7 @@ use pingora_core::upstreams::peer::HttpPeer;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Engines behind uvicorn close idle connections after 5 s; a kept connection must be given up before.
@@ -63,6 +63,7 @@ pub struct Endpoint {
     /// How often the address has changed.
     moves: AtomicU64,
     tls: ArcSwapOption<ClientTls>,
+    retired: AtomicBool,
 }
 
 impl Endpoint {
@@ -87,7 +88,19 @@ impl Endpoint {
             max_inflight: of.max_inflight,
             feed: (!of.events.is_empty()).then(|| Feed::new(of.events)),
             metrics,
+            retired: AtomicBool::new(false),
         }
+    }
+
+    /// The endpoint was removed: its id in the index is about to be another's. Requests that it was chosen for may
+    /// still run.
+    pub fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+    }
+
+    /// Whether nothing may be written to the index under its id any more.
+    pub fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
     }
 
     /// Where to connect to; `None` until its name has been resolved.

@@ -398,7 +398,7 @@ impl Pool {
             picker.prefill_due.expect(now, predicted_s, reservation.pending());
         }
         let mut provisional = SmallVec::<[Provisional; 1]>::new();
-        if prompt.fills_cache {
+        if prompt.fills_cache && !endpoint.is_retired() {
             let chains = prompt.chains(block_tokens).into_iter();
             provisional.extend(chains.map(|chain| self.index.store(endpoint.id, chain)));
         }

@@ -128,7 +128,9 @@ impl Plan {
     /// They become more recent than the prompt's own, which were sent before the engine began to generate them: by
     /// as much as that took they outlive their parents in the index, where nothing finds them any more.
     pub fn extend(&self, blocks: &[BlockHash]) {
-        if let Some(attempt) = self.attempt.as_ref().filter(|_| !blocks.is_empty()) {
+        if let Some(attempt) = self.attempt.as_ref().filter(|_| !blocks.is_empty())
+            && !attempt.endpoint.is_retired()
+        {
             self.pool.index.insert(attempt.endpoint.id, blocks);
         }
     }
@@ -148,6 +150,9 @@ impl Plan {
         let chunk_tokens = CHUNK_BYTES as f64 * prompt_tokens as f64 / keys.total_bytes().max(1) as f64;
         let tolerance = u64::from(attempt.block_tokens) + chunk_tokens.ceil() as u64;
         let endpoint = &attempt.endpoint;
+        if endpoint.is_retired() {
+            return;
+        }
         let Some(reported) = cached_tokens else {
             return endpoint.trust.served(predicted, prompt_tokens);
         };
@@ -189,7 +194,14 @@ impl Plan {
     /// Picks the next-best endpoint of the same decision that still takes requests.
     pub fn advance(&mut self, now: Mono) -> bool {
         self.abandon();
-        self.attempt = self.pool.pick_next(self, now);
+        // After a reload the newest pool knows better, unless none of the candidates is left in it.
+        let newest = self.pool.newest().clone();
+        self.attempt = newest.pick_next(self, now);
+        if self.attempt.is_some() {
+            self.pool = newest;
+        } else if !Arc::ptr_eq(&newest, &self.pool) {
+            self.attempt = self.pool.pick_next(self, now);
+        }
         if let Some(attempt) = &self.attempt {
             self.tried.push(attempt.endpoint.id);
             if let Some(staying) = &self.staying {

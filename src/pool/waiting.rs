@@ -164,9 +164,8 @@ pub struct Waiting {
     turn: oneshot::Receiver<Turn>,
 }
 
-/// One pool's queue.
+/// One pool's queue, and that of the pools that take its place: what waits outlives a change of the rules.
 pub struct WaitingRoom {
-    settings: WaitingSettings,
     metrics: QueueMetrics,
     /// Those who wait, readable without the lock: at normal load nobody takes it.
     len: AtomicUsize,
@@ -209,29 +208,28 @@ pub struct QueueSample {
 }
 
 impl WaitingRoom {
-    /// An empty queue.
-    pub fn new(settings: WaitingSettings, metrics: QueueMetrics) -> Self {
+    /// An empty queue by the rules of `settings`.
+    pub fn new(settings: Option<&WaitingSettings>, metrics: QueueMetrics) -> Self {
         Self {
             inner: Mutex::new(Inner {
-                queue: Queue::new(settings.queue),
+                queue: Queue::new(rules(settings)),
                 last_pump: Mono::ZERO,
                 now: Mono::ZERO,
                 tokens_per_s: 0.0,
             }),
             len: AtomicUsize::new(0),
             metrics,
-            settings,
         }
+    }
+
+    /// Goes by other rules from now on. Who waits keeps place and patience.
+    pub(super) fn follow(&self, settings: Option<&WaitingSettings>) {
+        self.inner.lock().queue.follow(rules(settings));
     }
 
     /// Handles of its metric series.
     pub const fn metrics(&self) -> &QueueMetrics {
         &self.metrics
-    }
-
-    /// Between whom it is shared.
-    pub const fn sharing(&self) -> &Sharing {
-        &self.settings.sharing
     }
 
     fn publish(&self, inner: &Inner) {
@@ -253,6 +251,17 @@ impl Inner {
     fn retry_after(&self) -> Duration {
         seconds(self.queue.drained_in_s(self.tokens_per_s))
     }
+}
+
+/// The queue's rules; without any, whoever still waits goes at the next look.
+fn rules(settings: Option<&WaitingSettings>) -> QueueSettings {
+    settings.map_or(
+        QueueSettings {
+            hold_above_s: f64::INFINITY,
+            ..QueueSettings::default()
+        },
+        |settings| settings.queue,
+    )
 }
 
 /// A bounded duration: an estimate may be anything.
@@ -291,30 +300,32 @@ impl Drop for Waiting {
 impl Pool {
     /// Places `prompt`, or lets it wait while every endpoint has enough to prefill.
     pub fn admit(self: &Arc<Self>, prompt: Prompt, claim: Claim, request_id: &str, now: Mono) -> Admission {
-        let Some(room) = &self.waiting else {
+        let Some(settings) = &self.settings.waiting else {
             return Admission::Placed(self.place(prompt, now));
         };
         let terms = Terms {
-            hold_above_s: room.settings.queue.hold_above_s,
+            hold_above_s: settings.queue.hold_above_s,
             turn: false,
-            ask_only: room.len.load(Ordering::Relaxed) > 0,
+            ask_only: self.waiting.len.load(Ordering::Relaxed) > 0,
         };
         match self.place_on(prompt, terms, now) {
             Ok(plan) => Admission::Placed(plan),
-            Err((prompt, held)) => self.queue_up(room, prompt, claim, request_id, &held, now),
+            Err((prompt, held)) => {
+                let arrival = self.arrival(settings, claim, &held, now);
+                self.queue_up(prompt, arrival, request_id, &held, now)
+            }
         }
     }
 
     fn queue_up(
         self: &Arc<Self>,
-        room: &Arc<WaitingRoom>,
         prompt: Prompt,
-        claim: Claim,
+        arrival: Arrival,
         request_id: &str,
         held: &Held,
         now: Mono,
     ) -> Admission {
-        let arrival = self.arrival(room, claim, held, now);
+        let room = &self.waiting;
         let (sender, receiver) = oneshot::channel();
         let gate = self.gate_for(&prompt);
         let waiter = Waiter {
@@ -350,10 +361,10 @@ impl Pool {
     /// Something freed: whose turn it is goes. Costs nothing while nobody waits.
     pub fn freed(self: &Arc<Self>, now: Mono) {
         let newest = self.newest();
-        let room = newest.waiting.as_ref();
-        let Some(room) = room.filter(|room| room.len.load(Ordering::Relaxed) > 0) else {
+        let room = &newest.waiting;
+        if room.len.load(Ordering::Relaxed) == 0 {
             return;
-        };
+        }
         // Who holds the lock pumps as well, or is about to.
         if let Some(mut inner) = room.inner.try_lock() {
             newest.pump_locked(room, &mut inner, now);
@@ -375,7 +386,7 @@ impl Pool {
     fn pump_locked(self: &Arc<Self>, room: &WaitingRoom, inner: &mut Inner, now: Mono) {
         inner.last_pump = now;
         inner.now = inner.now.max(now);
-        let hold_above_s = room.settings.queue.hold_above_s;
+        let hold_above_s = inner.queue.settings().hold_above_s;
         let mut offers = Pump {
             pool: self,
             hold_above_s,
@@ -407,46 +418,42 @@ impl Pool {
         }
     }
 
-    /// The queue at this moment; `None` for a pool without one.
-    pub fn queue_sample(&self, now: Mono) -> Option<QueueSample> {
-        let inner = self.waiting.as_ref()?.inner.lock();
-        Some(QueueSample {
+    /// The queue at this moment.
+    pub fn queue_sample(&self, now: Mono) -> QueueSample {
+        let inner = self.waiting.inner.lock();
+        QueueSample {
             requests: inner.queue.len(),
             bytes: inner.queue.bytes(),
             fresh: inner.queue.fresh(),
             oldest: inner.queue.oldest().map_or(Duration::ZERO, |at| now.since(at)),
             drained_in: inner.retry_after(),
-        })
+        }
     }
 
     /// How long `prompt` would wait if it came now; `None` when it would go straight out.
     pub fn outlook(&self, prompt: &Prompt, claim: Claim, now: Mono) -> Option<Expected> {
-        let room = self.waiting.as_ref()?;
-        let hold_above_s = room.settings.queue.hold_above_s;
-        let free = self.room(hold_above_s, now);
+        let settings = self.settings.waiting.as_ref()?;
+        let free = self.room(settings.queue.hold_above_s, now);
         let free = free.is_any_free() || free.is_empty();
         let gate = self.gate_outlook(prompt, now);
         let no_room = gate.is_some_and(|gate| gate.endpoints.iter().all(|(.., admits)| !admits));
         let held = self.wait_of(prompt, now);
-        let inner = room.inner.lock();
+        let inner = self.waiting.inner.lock();
         let why = match (no_room, free) {
             (true, _) => Why::NoRoom,
             (false, false) => Why::Busy,
             (false, true) if inner.queue.is_empty() => return None,
             (false, true) => Why::Turn,
         };
-        let arrival = self.arrival(room, claim, &held, now);
+        let arrival = self.arrival(settings, claim, &held, now);
         let queue = inner.queue.outlook(&arrival, held.tokens_per_s);
         Some(Expected { queue, why })
     }
 
     /// Those who wait, at most `limit` of them, who came first first.
     pub fn who_waits(&self, now: Mono, limit: usize) -> Vec<WhoWaits> {
-        let Some(room) = &self.waiting else {
-            return Vec::new();
-        };
         let snapshot = self.snapshot.load();
-        let inner = room.inner.lock();
+        let inner = self.waiting.inner.lock();
         let mut waiting: Vec<_> = inner.queue.iter().collect();
         waiting.sort_by_key(|(arrival, _)| arrival.arrived);
         let one = |(arrival, waiter): &(&Arrival, &Waiter)| WhoWaits {
@@ -469,10 +476,10 @@ impl Pool {
 }
 
 impl Pool {
-    fn arrival(&self, room: &WaitingRoom, claim: Claim, held: &Held, now: Mono) -> Arrival {
+    fn arrival(&self, settings: &WaitingSettings, claim: Claim, held: &Held, now: Mono) -> Arrival {
         let longest = match &self.settings.gate {
             Some(gate) if held.fresh => gate.timeout,
-            _ => room.settings.timeout,
+            _ => settings.timeout,
         };
         Arrival {
             flow: claim.flow,
@@ -537,7 +544,6 @@ impl Offers<Waiter> for Pump<'_> {
 impl std::fmt::Debug for WaitingRoom {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("WaitingRoom")
-            .field("settings", &self.settings)
             .field("len", &self.len)
             .finish_non_exhaustive()
     }

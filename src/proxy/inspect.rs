@@ -92,10 +92,10 @@ impl Gateway {
         pool.settle(FIRST_CHECK).await;
         prompt.stopwatch = ctx.trace.as_ref().map(|trace| trace.stopwatch());
         let asked = Instant::now();
-        let admission = match &pool.waiting {
-            Some(room) => pool.admit(
+        let admission = match &pool.settings.waiting {
+            Some(waiting) => pool.admit(
                 prompt,
-                claim(room.sharing(), headers, body.len()),
+                claim(&waiting.sharing, headers, body.len()),
                 &ctx.request_id,
                 self.now(),
             ),

@@ -42,7 +42,7 @@ pub fn claim(sharing: &Sharing, headers: &HeaderMap, bytes: usize) -> Claim {
 }
 
 impl Gateway {
-    /// Waits until it is the request's turn, its time is over, or its client leaves.
+    /// Waits until it is the request's turn, its time or the gateway's is over, or its client leaves.
     ///
     /// # Errors
     /// When the client has left.
@@ -58,6 +58,7 @@ impl Gateway {
                 turn = waiting.turn() => return Ok(turn.map_err(|away| refusal(&away))),
                 // Nothing is left to read: whatever comes is the client's going away.
                 Err(_) = session.downstream_session.read_body_or_idle(true) => return Err(answer::client_gone()),
+                () = self.drain.over() => return Ok(Err(Refusal::plain(Reason::Draining))),
                 _ = tick.tick() => waiting.tick(self.now()),
             }
         }

@@ -138,12 +138,17 @@ fn take_load_report(gateway: &Gateway, response: &ResponseHeader, ctx: &Context)
     let Some(plan) = &ctx.plan else { return };
     let Some(attempt) = &plan.attempt else { return };
     let (id, now) = (attempt.endpoint.id, gateway.now());
-    let sampled_at = plan.pool.snapshot().by_id(id).and_then(|entry| entry.sampled_at);
+    let sampled_at = plan
+        .pool
+        .newest()
+        .snapshot()
+        .by_id(id)
+        .and_then(|entry| entry.sampled_at);
     if sampled_at.is_some_and(|at| now.since(at) < FRESH_ENOUGH) {
         return;
     }
     let gauges = load_header::parse(report.to_str().unwrap_or_default());
-    plan.pool.update_where(
+    plan.pool.newest().update_where(
         |endpoint| endpoint.id == id,
         |status| {
             status.load_reported(now, gauges);
