@@ -9,6 +9,7 @@ use std::process::Command;
 const PAGES: &[&str] = &[
     "docs/getting-started.md",
     "docs/operations.md",
+    "docs/reliability.md",
     "docs/security.md",
     "docs/lexicon.md",
     "docs/comparison.md",

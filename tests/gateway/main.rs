@@ -1,9 +1,13 @@
 //! The gateway as a process, between raw clients and scripted model servers.
 
 mod bodies;
+mod chaos;
+mod clock;
 mod contract;
 mod discovery;
 mod endings;
+mod field_cases;
+mod floods;
 mod framing;
 mod front;
 mod keepalive;
@@ -13,7 +17,9 @@ mod names;
 mod overload;
 mod random_endings;
 mod record;
+mod reload;
 mod seeds;
+mod soak;
 #[allow(
     dead_code,
     unused_imports,

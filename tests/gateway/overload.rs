@@ -11,7 +11,7 @@ const CHAT: &str = "/v1/chat/completions";
 
 /// A server that begins each answer when the test says so, and an engine that shows a queue: what is sent to it is
 /// not done before its first byte.
-async fn slow_server() -> Upstream {
+pub(super) async fn slow_server() -> Upstream {
     let server = Upstream::start(|_, _| {
         let answer = Script::stream(2, Duration::ZERO);
         Script(std::iter::once(Step::Await).chain(answer.0).collect())
@@ -24,7 +24,7 @@ async fn slow_server() -> Upstream {
     server
 }
 
-async fn gateway(server: &Upstream, queue: &str) -> Gateway {
+pub(super) async fn gateway(server: &Upstream, queue: &str) -> Gateway {
     let queue = format!("overload: {{ queue: {{ hold_above: 1ms, {queue} }} }}");
     let gateway = Setup::of([server.address]).pool(&queue).start().await;
     gateway.endpoint_is("e0", "ready").await;
@@ -32,21 +32,21 @@ async fn gateway(server: &Upstream, queue: &str) -> Gateway {
 }
 
 /// Sends a prompt of about 2,000 tokens; `name` is how it begins.
-async fn send(gateway: &Gateway, name: &str, headers: &str) -> Client {
+pub(super) async fn send(gateway: &Gateway, name: &str, headers: &str) -> Client {
     let mut client = gateway.client().await;
     let body = chat(&format!("{name} {}", "lorem ipsum ".repeat(700)), true);
     client.post_with(CHAT, headers, body).await;
     client
 }
 
-async fn waiting(gateway: &Gateway, count: usize) {
+pub(super) async fn waiting(gateway: &Gateway, count: usize) {
     eventually(&format!("{count} requests wait"), async || {
         gateway.metrics().await.sum("homing_queue_requests", "") == count as f64
     })
     .await;
 }
 
-async fn executed(server: &Upstream, count: usize) {
+pub(super) async fn executed(server: &Upstream, count: usize) {
     eventually(&format!("{count} requests came"), async || {
         server.executions() == count
     })
@@ -54,7 +54,7 @@ async fn executed(server: &Upstream, count: usize) {
 }
 
 /// How the requests began that the server has had, in their order.
-fn names(server: &Upstream) -> Vec<String> {
+pub(super) fn names(server: &Upstream) -> Vec<String> {
     server.see(|state| {
         let name = |body: &[u8]| {
             let body: Value = serde_json::from_slice(body).unwrap();
@@ -66,7 +66,7 @@ fn names(server: &Upstream) -> Vec<String> {
 }
 
 /// Lets the server begin one answer after the other until `count` requests have come in all.
-async fn drain(server: &Upstream, count: usize) {
+pub(super) async fn drain(server: &Upstream, count: usize) {
     eventually("all requests came", async || {
         server.release();
         server.executions() == count
@@ -74,7 +74,7 @@ async fn drain(server: &Upstream, count: usize) {
     .await;
 }
 
-async fn finish(server: &Upstream, mut client: Client) -> Response {
+pub(super) async fn finish(server: &Upstream, mut client: Client) -> Response {
     let answer = client.response();
     tokio::pin!(answer);
     loop {

@@ -15,7 +15,7 @@ const CLIENTS: u64 = 24;
 
 /// How a request ends; the server reads its part from the header `x-ending`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Ending {
+pub(super) enum Ending {
     Json,
     Stream,
     ClientLeavesBeforeHead,
@@ -35,7 +35,7 @@ enum Ending {
     BadChunk,
 }
 
-const ENDINGS: [Ending; 17] = [
+pub(super) const ENDINGS: [Ending; 17] = [
     Ending::Json,
     Ending::Stream,
     Ending::ClientLeavesBeforeHead,
@@ -56,7 +56,7 @@ const ENDINGS: [Ending; 17] = [
 ];
 
 /// What a server does with a request.
-fn behave(request: &Received, n: usize) -> Script {
+pub(super) fn behave(request: &Received, n: usize) -> Script {
     let json = r#"{"choices":[{"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":1}}"#;
     let stream = || Script::chunked("text/event-stream").event("{\"choices\":[]}");
     match request.headers("x-ending").first().copied().unwrap_or_default() {
@@ -78,7 +78,7 @@ fn behave(request: &Received, n: usize) -> Script {
 }
 
 /// One request to its end.
-async fn run(gateway: &Gateway, ending: Ending, prompt: &str) {
+pub(super) async fn run(gateway: &Gateway, ending: Ending, prompt: &str) {
     let mut client = gateway.client().await;
     let header = format!("x-ending: {ending:?}\r\n");
     let streams = !matches!(ending, Ending::Json | Ending::Aborted | Ending::Busy);

@@ -208,6 +208,14 @@ impl Client {
         silent
     }
 
+    /// The connection as one half that reads answers and one that writes.
+    pub fn split(self) -> (Self, TcpStream) {
+        let stream = self.stream.into_std().expect("a socket");
+        let other = stream.try_clone().expect("a second handle");
+        let [stream, other] = [stream, other].map(|half| TcpStream::from_std(half).expect("not blocking"));
+        (Self { stream, ..self }, other)
+    }
+
     /// Breaks the connection off with a reset.
     pub fn reset(self) {
         let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));

@@ -18,6 +18,7 @@ pub struct Setup {
     top: String,
     pool: String,
     args: Vec<String>,
+    env: Vec<(String, String)>,
     listens: Vec<SocketAddr>,
 }
 
@@ -64,6 +65,12 @@ impl Setup {
     /// Words after `homing run --config FILE`.
     pub fn arg(mut self, arg: &str) -> Self {
         self.args.push(arg.to_owned());
+        self
+    }
+
+    /// A variable of the process's environment.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -117,6 +124,7 @@ impl Setup {
             .arg(&config)
             .args(&self.args)
             .env("HOMING_LOG", "info")
+            .envs(self.env)
             .stdin(Stdio::null())
             .stdout(sink.try_clone().expect("a second handle"))
             .stderr(sink)
@@ -237,6 +245,26 @@ impl Gateway {
             assert!(started.elapsed() < DEADLINE, "the gateway did not exit");
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
+    }
+
+    /// A line of `/proc/PID/status` in KiB, such as `VmRSS`.
+    pub fn memory_kib(&self, name: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it runs");
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .expect("a known line");
+        line.trim()
+            .trim_end_matches(" kB")
+            .parse()
+            .expect("a number of KiB")
+    }
+
+    /// File descriptors that the process has open.
+    pub fn open_files(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.pid()))
+            .expect("it runs")
+            .count()
     }
 
     /// Process id, for /proc.

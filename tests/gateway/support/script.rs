@@ -12,6 +12,8 @@ pub enum Step {
     Trickle(Vec<u8>),
     /// Does nothing for a while; the fault under test, never a means of synchronisation.
     Pause(Duration),
+    /// Notes the time in `State::stamps`.
+    Stamp,
     /// Reads nothing and writes nothing until the peer goes away.
     Hang,
     /// Waits until the test calls `Upstream::release`.

@@ -47,6 +47,8 @@ pub struct State {
     pub gone: Vec<Instant>,
     /// Connections accepted.
     pub connections: u64,
+    /// When scripts passed a [`Step::Stamp`].
+    pub stamps: Vec<Instant>,
     /// Bytes of incomplete requests at the end of their connections.
     pub fragments: Vec<Vec<u8>>,
 }
@@ -61,6 +63,7 @@ struct Shared {
     metrics: Mutex<String>,
     idle_close_ms: AtomicU64,
     release: Notify,
+    forgetful: bool,
 }
 
 /// A running server; stops when dropped.
@@ -81,12 +84,25 @@ impl Upstream {
         address: SocketAddr,
         behaviour: impl Fn(&Received, usize) -> Script + Send + Sync + 'static,
     ) -> Self {
+        Self::start_with(address, Box::new(behaviour), false).await
+    }
+
+    /// As [`Upstream::start`], for so many requests that they cannot all be kept: only the newest are.
+    pub async fn start_forgetful(
+        behaviour: impl Fn(&Received, usize) -> Script + Send + Sync + 'static,
+    ) -> Self {
+        let address = SocketAddr::new(free_address().ip(), 0);
+        Self::start_with(address, Box::new(behaviour), true).await
+    }
+
+    async fn start_with(address: SocketAddr, behaviour: Box<Behaviour>, forgetful: bool) -> Self {
         let listener = TcpListener::bind(address)
             .await
             .expect("the server's port is free");
         let address = listener.local_addr().expect("a bound port");
         let shared = Arc::new(Shared {
-            behaviour: Box::new(behaviour),
+            behaviour,
+            forgetful,
             state: Mutex::default(),
             changed: watch::channel(0).0,
             health: AtomicU16::new(200),
@@ -224,6 +240,9 @@ impl Connection {
                         state.requests.push(request.clone());
                         state.requests.len() - 1
                     });
+                    if self.shared.forgetful && n >= 1000 {
+                        self.shared.change(|state| *state = State::default());
+                    }
                     (self.shared.behaviour)(&request, n)
                 }
             };
@@ -243,6 +262,10 @@ impl Connection {
             let kept = match step {
                 Step::Write(bytes) => self.stream.write_all(&bytes).await.is_ok(),
                 Step::Trickle(bytes) => self.trickle(&bytes).await,
+                Step::Stamp => {
+                    self.shared.state.lock().unwrap().stamps.push(Instant::now());
+                    true
+                }
                 Step::Pause(time) => self.unless_gone(tokio::time::sleep(time)).await,
                 Step::Hang => self.unless_gone(std::future::pending()).await,
                 Step::Await => {
