@@ -87,7 +87,7 @@ impl Command {
 }
 
 /// The definition of the whole command line, for what is generated from it.
-fn definition() -> clap::Command {
+pub fn definition() -> clap::Command {
     Cli::command()
 }
 

@@ -18,3 +18,11 @@ export async function open(fleet, options = {}) {
   await page.goto(`${fleet.admin}/`);
   return { browser, page, complaints };
 }
+
+/** How many key figures stand in each row. */
+export function tilesPerRow(page) {
+  return page.evaluate(() => {
+    const tops = [...document.querySelectorAll("#tiles > div:not([hidden])")].map((tile) => tile.offsetTop);
+    return [...new Set(tops)].map((top) => tops.filter((of) => of === top).length);
+  });
+}

@@ -6,17 +6,17 @@ import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
-const HOMING = process.env.HOMING ?? new URL("../../target/debug/homing", import.meta.url).pathname;
+export const HOMING = process.env.HOMING ?? new URL("../../target/debug/homing", import.meta.url).pathname;
 const WORDS = "token cache block route prefix decode queue batch engine score".split(" ");
 
-/** Starts `size` simulated servers, each `speed` times as fast as a real one, and a gateway. */
-export async function start(size, { speed = 1, preset = "least-cost" } = {}) {
+/** Starts `size` simulated servers, each `speed` times as fast as a real one, and a gateway; `more` is YAML of its pool. */
+export async function start(size, { speed = 1, preset = "least-cost", more = [] } = {}) {
   const ports = await freePorts(size + 2);
   const [data, admin] = ports.splice(0, 2);
   const folder = mkdtempSync(join(tmpdir(), "homing-dashboard-"));
   const names = ports.map((_, i) => (size > 26 ? `pod-${String(i + 1).padStart(3, "0")}` : `pod-${String.fromCharCode(97 + i)}`));
   const config = join(folder, "homing.yaml");
-  writeFileSync(config, yaml(data, admin, names, ports, preset));
+  writeFileSync(config, yaml(data, admin, names, ports, preset, more));
   const listens = ports.flatMap((port) => ["--listen", `127.0.0.1:${port}`]);
   const processes = [
     run(["sim", "--speed", String(speed), ...listens]),
@@ -37,7 +37,7 @@ export async function start(size, { speed = 1, preset = "least-cost" } = {}) {
   return fleet;
 }
 
-function yaml(data, admin, names, ports, preset) {
+function yaml(data, admin, names, ports, preset, more) {
   const endpoints = names.map((name, i) => `      - { name: ${name}, url: "http://127.0.0.1:${ports[i]}" }`);
   return [
     `listen: 127.0.0.1:${data}`,
@@ -47,6 +47,7 @@ function yaml(data, admin, names, ports, preset) {
     "  - name: default",
     `    scheduling: { preset: ${preset} }`,
     `    metrics: { interval: ${names.length > 20 ? "500ms" : "50ms"} }`,
+    ...more.map((line) => `    ${line}`),
     "    endpoints:",
     ...endpoints,
     "",

@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
-import { open } from "./browser.js";
+import { open, tilesPerRow } from "./browser.js";
 import { chat, load, start, text, until } from "./fleet.js";
 
 let fleet, browser, page, complaints;
@@ -36,6 +36,8 @@ test("shows traffic", async () => {
   await until(async () => (await page.locator("#decisions button").count()) > 5, "decisions are listed");
   assert.match(await page.locator("#tokens").getAttribute("aria-label"), /pod-\w \d/);
 });
+
+test("key figures fill their rows", async () => assert.deepEqual(await tilesPerRow(page), [9]));
 
 test("a decision is told in words and bars", async () => {
   await page.locator("#decisions button").nth(1).click();

@@ -61,6 +61,8 @@ function tiles(stats, pool, now) {
   const waiting = sum(pool.endpoints.map((e) => e.waiting ?? 0));
   const failed = sum(Object.values(stats.errors));
   const inflight = sum(pool.endpoints.map((e) => e.inflight_requests));
+  // Another pool may have fewer of them.
+  for (const { box } of shown.values()) box.hidden = true;
   tile("ready", "Endpoints ready", ready, ` / ${all}`, ready < all ? `${all - ready} out of selection` : "all take requests", ready === 0);
   tile("rate", "Requests", count(now?.requests), " /s", `${count(inflight)} in flight`);
   tile("in", "Prompt tokens", count(now?.promptTokens), " /s", `${count(pending)} pending prefill`);
@@ -97,6 +99,7 @@ function tile(id, label, value, unit, note, alarm = false) {
     shown.set(id, { v, u, n, box });
   }
   const { v, u, n, box } = shown.get(id);
+  box.hidden = false;
   setText(v, String(value));
   setText(u, value === NONE ? "" : unit);
   setText(n, note);

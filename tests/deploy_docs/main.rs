@@ -5,17 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The pages held to this.
-const PAGES: &[&str] = &[
-    "docs/getting-started.md",
-    "docs/operations.md",
-    "docs/reliability.md",
-    "docs/security.md",
-    "docs/lexicon.md",
-    "docs/comparison.md",
-    "docs/metrics.md",
-    "docs/telemetry.md",
-];
+mod blocks;
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -24,6 +14,19 @@ fn root() -> PathBuf {
 fn read(path: impl AsRef<Path>) -> String {
     let path = root().join(path);
     std::fs::read_to_string(&path).unwrap_or_else(|fault| panic!("{}: {fault}", path.display()))
+}
+
+/// The pages held to this: the README, what stands beside it, and docs/.
+fn pages() -> Vec<String> {
+    let entries = std::fs::read_dir(root().join("docs")).unwrap();
+    let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let mut pages: Vec<_> = names
+        .filter(|name| name.ends_with(".md"))
+        .map(|name| format!("docs/{name}"))
+        .collect();
+    pages.extend(["README.md", "ARCHITECTURE.md", "loadtest/README.md"].map(str::to_owned));
+    pages.sort();
+    pages
 }
 
 fn homing(arguments: &[&str]) -> (bool, String) {
@@ -51,8 +54,8 @@ fn commands(page: &str) -> BTreeSet<Vec<String>> {
 #[test]
 fn commands_and_their_options_exist() {
     let mut seen = 0;
-    for page in PAGES.iter().chain(&["README.md", "docs/configuration.md"]) {
-        for words in commands(&read(page)) {
+    for page in pages() {
+        for words in commands(&read(&page)) {
             let (known, help) = homing(&[&words[0], "--help"]);
             assert!(known, "{page}: homing {}", words.join(" "));
             for option in words.iter().filter(|word| word.starts_with("--")) {
@@ -70,8 +73,8 @@ fn commands_and_their_options_exist() {
 
 #[test]
 fn scripts_that_are_named_exist() {
-    for page in PAGES {
-        let text = read(page);
+    for page in pages() {
+        let text = read(&page);
         let words = text.split(|c: char| c.is_whitespace() || c == '`');
         for script in words.filter(|word| word.starts_with("scripts/")) {
             assert!(root().join(script).exists(), "{page} names {script}");
@@ -81,17 +84,17 @@ fn scripts_that_are_named_exist() {
 
 #[test]
 fn links_lead_somewhere() {
-    for page in PAGES {
-        let text = read(page);
+    for page in pages() {
+        let text = read(&page);
         for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
             if target.contains("://") {
                 continue;
             }
             let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
             let path = if file.is_empty() {
-                root().join(page)
+                root().join(&page)
             } else {
-                root().join("docs").join(file)
+                root().join(&page).with_file_name(file)
             };
             assert!(path.exists(), "{page} links to {target}");
             if !anchor.is_empty() {
