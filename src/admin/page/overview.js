@@ -66,8 +66,8 @@ function tiles(stats, pool, now) {
   tile("ready", "Endpoints ready", ready, ` / ${all}`, ready < all ? `${all - ready} out of selection` : "all take requests", ready === 0);
   tile("rate", "Requests", count(now?.requests), " /s", `${count(inflight)} in flight`);
   tile("in", "Prompt tokens", count(now?.promptTokens), " /s", `${count(pending)} pending prefill`);
-  tile("out", "Output tokens", count(now?.generated), " /s", `${count(waiting)} requests queued`);
-  tile("hit", "Prefix hit rate", percent(now?.predicted), "", `engines count ${percent(now?.actual)}`);
+  tile("out", "Output tokens", count(now?.generated), " /s", `${count(waiting)} queued`);
+  tile("hit", "Prefix hit rate", percent(now?.predicted), "", `engines ${percent(now?.actual)}`);
   tile("ttft", "TTFT, median", seconds(now?.p50), "", `p99 ${seconds(now?.p99)}`);
   tile("decide", "Decision, median", seconds(now?.decision50), "", `p99 ${seconds(now?.decision99)}`);
   waiting_tiles(pool);
