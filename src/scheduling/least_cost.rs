@@ -53,7 +53,7 @@ pub struct LeastCostParameters {
     /// Seconds per unit of capacity beyond it.
     pub overflow_s: f64,
     /// Costs that differ by less than this count as equal, in seconds: the model cannot tell them apart, and taking
-    /// turns then spreads better than its noise.
+    /// turns then spreads better than its noise. Finer than 0.1 s and full fleets fill unevenly.
     pub resolution_s: f64,
     /// False keeps the constants at their start values.
     pub learn: bool,
@@ -68,7 +68,7 @@ impl Default for LeastCostParameters {
             occupancy_weight: 2.0,
             overflow_from: 0.9,
             overflow_s: 20.0,
-            resolution_s: 0.02,
+            resolution_s: 0.1,
             learn: true,
         }
     }

@@ -1,6 +1,6 @@
 use super::super::recency::Recency;
 use super::super::testing::{endpoint, prompt};
-use super::super::view::RequestView;
+use super::super::view::{DecisionKind, RequestView};
 use super::*;
 
 fn decide(req: &RequestView, views: &[EndpointView]) -> Decision {
@@ -105,4 +105,32 @@ fn home_is_left_when_its_queue_costs_more_than_the_miss() {
     assert_eq!(choice(0), 1);
     assert_eq!(choice(6000), 1);
     assert_eq!(choice(12_000), 0);
+}
+
+#[test]
+fn less_than_a_tenth_of_a_second_is_no_reason() {
+    // 2,000 pending tokens are 0.086 s of wait and a quarter of a step; 4,000 are twice that.
+    let spread = |pending_prefill_tokens| {
+        let behind = EndpointView {
+            pending_prefill_tokens,
+            ..endpoint(1)
+        };
+        let views = [endpoint(0), behind];
+        let mut recency = Recency::default();
+        let least_cost = LeastCost::new(LeastCostParameters::default());
+        let picks: Vec<u16> = (0..4)
+            .map(|salt| {
+                let req = prompt(1000);
+                let field = Field::new(&req, 100.0, &views, &recency, salt);
+                let kind = field.kind;
+                let decision = least_cost.decide(Mono::ZERO, field, &TERMS.into());
+                let id = decision.chosen().unwrap().id;
+                recency.record(id, kind == DecisionKind::Cold);
+                id.0
+            })
+            .collect();
+        picks.iter().filter(|id| **id == 1).count()
+    };
+    assert_eq!(spread(2000), 2);
+    assert_eq!(spread(4000), 0);
 }
