@@ -94,6 +94,11 @@ impl Conditions<'_> {
         let Some(gate) = self.gate.filter(|_| fresh) else {
             return SmallVec::new();
         };
+        let pace = |view: &EndpointView| self.scheduler.prefill_s_per_token(self.now, view.id);
+        let tokens_per_s: f64 = views.iter().map(|view| pace(view).recip()).sum();
+        if gate.is_spare(self.now, tokens_per_s) {
+            return SmallVec::new();
+        }
         let output_tokens = self
             .scheduler
             .expected_output_tokens(req.model, req.max_output_tokens);

@@ -13,7 +13,7 @@ mod learnt;
 
 use crate::prefix::{BlockHash, EndpointId};
 use crate::time::Mono;
-use learnt::{CLASSES, Regret, Reuse, class_of};
+use learnt::{CLASSES, Demand, Regret, Reuse, class_of};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
@@ -33,6 +33,9 @@ pub struct WorkingSetSettings {
     pub known: f64,
     /// Idle conversations of a touch class count when at least this share of them comes back.
     pub reuse: f64,
+    /// The gate is open while the prompts of the last minutes, had nothing of them been cached, would have taken at most
+    /// this share of the time that the endpoints have: then evicting makes nobody wait.
+    pub spare: f64,
     /// Conversations remembered at a time.
     pub max_conversations: usize,
 }
@@ -46,6 +49,7 @@ impl Default for WorkingSetSettings {
             regret: 0.2,
             known: 0.9,
             reuse: 0.5,
+            spare: 0.8,
             max_conversations: 65_536,
         }
     }
@@ -142,6 +146,7 @@ pub struct WorkingSet {
     pause_number: u64,
     reuse: [Reuse; CLASSES],
     regret: Regret,
+    demand: Demand,
 }
 
 impl WorkingSet {
@@ -157,6 +162,7 @@ impl WorkingSet {
             pause_number: 0,
             reuse: [Reuse::default(); CLASSES],
             regret: Regret::default(),
+            demand: Demand::default(),
         }
     }
 
@@ -203,6 +209,12 @@ impl WorkingSet {
         };
         // What is too large for an empty endpoint waits in vain.
         held == 0.0 || held + new_tokens as f64 <= self.settings.fraction * capacity
+    }
+
+    /// Whether endpoints that prefill `tokens_per_s` together could compute anew all that they are asked for: then a
+    /// gate keeps conversations waiting for nothing.
+    pub fn is_spare(&self, now: Mono, tokens_per_s: f64) -> bool {
+        self.demand.tokens_per_s(now) <= self.settings.spare * tokens_per_s
     }
 
     /// Tokens on `endpoint` that can be expected to be asked for again: of conversations that came back before and are
@@ -263,6 +275,7 @@ impl WorkingSet {
         self.pass(now);
         let continued = self.continued(now, visit);
         self.observe_regret(now, visit, continued, match_tokens);
+        self.demand.observe(now, visit.prompt_tokens.into());
         let name = continued.or_else(|| self.begin(now, visit))?;
         self.uncount(name);
         let conversation = self.conversations.get_mut(&name)?;

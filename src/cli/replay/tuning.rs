@@ -17,6 +17,7 @@ const NAMES: &[&str] = &[
     "regret",
     "known",
     "reuse",
+    "spare",
 ];
 
 /// A value other than its default. Times are in seconds.
@@ -68,6 +69,7 @@ impl Tuning {
             "regret" => gate.regret = self.value,
             "known" => gate.known = self.value,
             "reuse" => gate.reuse = self.value,
+            "spare" => gate.spare = self.value,
             _ => {}
         }
     }

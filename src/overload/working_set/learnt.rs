@@ -67,3 +67,29 @@ impl Regret {
         self.0.part / self.0.whole.max(1.0)
     }
 }
+
+/// Half-life of what is asked for at present, in seconds: long enough for some hundred turns.
+const DEMAND_HALF_LIFE_S: f64 = 60.0;
+
+/// Prompt tokens that were sent to the fleet, per second.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Demand {
+    tokens: f64,
+    settled: Mono,
+}
+
+impl Demand {
+    pub fn observe(&mut self, now: Mono, tokens: f64) {
+        self.tokens = self.decayed(now) + tokens;
+        self.settled = self.settled.max(now);
+    }
+
+    /// Mean of the last minutes: of a steady rate r, exponential forgetting keeps r / ln 2 half-lives.
+    pub fn tokens_per_s(&self, now: Mono) -> f64 {
+        self.decayed(now) * std::f64::consts::LN_2 / DEMAND_HALF_LIFE_S
+    }
+
+    fn decayed(&self, now: Mono) -> f64 {
+        self.tokens * (-now.since(self.settled).as_secs_f64() / DEMAND_HALF_LIFE_S).exp2()
+    }
+}
