@@ -49,7 +49,7 @@ impl Default for WorkingSetSettings {
             regret: 0.2,
             known: 0.9,
             reuse: 0.5,
-            spare: 0.8,
+            spare: 1.0,
             max_conversations: 65_536,
         }
     }

@@ -241,10 +241,11 @@ impl Pool {
         let visit = prompt.visit(wait.best_match_tokens);
         let kind = set.kind(now, &visit);
         let new_tokens = wait.work_tokens as u64;
+        let open = kind != Kind::Fresh || set.is_spare(now, wait.tokens_per_s);
         let endpoint = |entry: &Entry| {
             let id = entry.endpoint.id;
             let held = set.held(id);
-            let admits = kind != Kind::Fresh || set.admits(id, new_tokens, self.capacity_tokens(entry));
+            let admits = open || set.admits(id, new_tokens, self.capacity_tokens(entry));
             let tokens = held.in_use_tokens + held.idle_tokens;
             (
                 entry.endpoint.name.as_ref().into(),

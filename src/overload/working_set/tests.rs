@@ -182,6 +182,22 @@ fn without_regret_what_is_certain_to_come_back_has_to_fit() {
     );
 }
 
+#[test]
+fn there_is_compute_to_spare_while_all_prompts_could_be_computed_anew() {
+    let mut set = WorkingSet::new(WorkingSetSettings::default());
+    let prompt = blocks(1, 100);
+    for second in 0..600 {
+        set.dispatched(at(f64::from(second)), &visit(&prompt, 100), POD, 1000);
+    }
+    // 1,000 tokens a second, cached or not, of which ten minutes have shown all but a thousandth.
+    assert!(set.is_spare(at(599.0), 1010.0));
+    assert!(!set.is_spare(at(599.0), 985.0));
+    assert!(
+        set.is_spare(at(659.0), 510.0),
+        "half of it is forgotten a minute later"
+    );
+}
+
 /// The running sums against a sum over all conversations, and the bounds, under any traffic.
 #[test]
 fn sums_and_bounds_hold_under_random_traffic() {

@@ -26,6 +26,8 @@ pub struct Overload {
 pub struct Held {
     /// Requests that waited.
     pub requests: u64,
+    /// When the first of them came, in seconds.
+    pub first_s: Option<f64>,
     /// Requests that a full queue turned away.
     pub refused: u64,
     /// Longest wait in the queue, in seconds.
@@ -118,6 +120,10 @@ impl Replay<'_> {
             .waiting
             .insert((arrival.flow.0, arrival.arrived, number, arrival.fresh));
         self.outcome.held.requests += 1;
+        self.outcome
+            .held
+            .first_s
+            .get_or_insert(request.arrived_at.as_secs_f64());
         let turned_away = match waiting.queue.enter(
             now,
             arrival,

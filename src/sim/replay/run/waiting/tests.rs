@@ -4,7 +4,7 @@ use super::*;
 use crate::overload::working_set::WorkingSetSettings;
 use crate::scheduling::Policy;
 use crate::sim::engine::FleetPreset;
-use crate::sim::replay::{FleetSpec, Outcome, run_with};
+use crate::sim::replay::{FleetSpec, Outcome, Record, run_with};
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
 
@@ -17,9 +17,13 @@ fn one_shots(rps: f64, requests: u32) -> Workload {
 }
 
 fn played(workload: &Workload, overload: Overload) -> Outcome {
+    played_on(workload, 8, overload)
+}
+
+fn played_on(workload: &Workload, endpoints: usize, overload: Overload) -> Outcome {
     let spec = FleetSpec {
         engine: FleetPreset::Qwen3On2H100.spec(workload.block_size),
-        endpoints: 8,
+        endpoints,
         speeds: Vec::new(),
         index_ratio: 1.0,
         scrape_interval_s: 0.05,
@@ -76,4 +80,93 @@ fn normal_load_is_placed_as_without_queue_and_gate() {
     let with = played(&workload, queue_and_gate());
     assert_eq!(with.held.requests, 0);
     assert_eq!(with.records, played(&workload, Overload::default()).records);
+}
+
+#[test]
+fn placements_are_those_without_a_queue_until_it_first_holds() {
+    let workload = one_shots(45.0, 900);
+    let with = played(&workload, queue_and_gate());
+    let without = played(&workload, Overload::default());
+    let first_held_s = with.held.first_s.expect("somebody waited");
+    let placed = |outcome: &Outcome| {
+        let before = outcome
+            .records
+            .iter()
+            .filter(|record| record.arrived_s < first_held_s);
+        let mut placed: Vec<_> = before.map(|record| (record.session, record.endpoint)).collect();
+        placed.sort_unstable();
+        placed
+    };
+    assert!(placed(&with).len() > 50, "{first_held_s}");
+    assert_eq!(placed(&with), placed(&without));
+}
+
+/// Sessions whose contexts are more than the caches of two endpoints hold.
+#[test]
+fn the_gate_keeps_what_running_conversations_said_in_the_caches() {
+    let settings = [
+        ("sessions", 60.0),
+        ("starts_per_s", 0.3),
+        ("turns", 10.0),
+        ("think_s", 6.0),
+    ];
+    let settings = settings.map(|(name, value)| (name.to_owned(), value));
+    let mut rng = Pcg64Mcg::seed_from_u64(1);
+    let workload = generate::generate("agentic", &settings.into(), &mut rng)
+        .unwrap()
+        .workload;
+    let on_two = |overload| played_on(&workload, 2, overload);
+    let (without, with) = (on_two(Overload::default()), on_two(queue_and_gate()));
+    assert_eq!(with.records.len(), without.records.len());
+    assert_eq!(with.held.unfair, 0);
+    let (before, after) = (hit_rate(&without), hit_rate(&with));
+    assert!(after >= before + 0.15, "{before} {after}");
+    let (before_s, after_s) = (done_s(&without), done_s(&with));
+    assert!(after_s <= before_s, "{before_s} {after_s}");
+}
+
+fn hit_rate(outcome: &Outcome) -> f64 {
+    let sum = |of: fn(&Record) -> u32| outcome.records.iter().map(|r| f64::from(of(r))).sum::<f64>();
+    sum(|record| record.cached_tokens) / sum(|record| record.prompt_tokens)
+}
+
+fn done_s(outcome: &Outcome) -> f64 {
+    outcome
+        .records
+        .iter()
+        .map(|record| record.ended_s)
+        .fold(0.0, f64::max)
+}
+
+/// One tenant sends a request every two seconds, the other, from second 10 on, three times what the endpoints take.
+#[test]
+fn a_flood_of_one_tenant_costs_the_other_little_next_to_what_it_costs_itself() {
+    let quiet = one_shots(0.5, 40);
+    let mut both = one_shots(90.0, 5_000);
+    for session in &mut both.sessions {
+        session.tenant = 1;
+        session.start_s += 10.0;
+    }
+    both.sessions.extend(quiet.sessions.iter().cloned());
+    both.sort();
+    let with = played(&both, queue_and_gate());
+    let ttft_s = |outcome: &Outcome, of: u64| {
+        let own = |record: &&Record| both.sessions[record.session as usize].tenant == of;
+        let mut ttft_s: Vec<f64> = outcome.records.iter().filter(own).map(|r| r.ttft_s).collect();
+        ttft_s.sort_by(f64::total_cmp);
+        ttft_s
+    };
+    let (quiet_s, flood_s) = (ttft_s(&with, 0), ttft_s(&with, 1));
+    let alone = played(&quiet, queue_and_gate());
+    let alone_s = alone
+        .records
+        .iter()
+        .map(|record| record.ttft_s)
+        .fold(0.0, f64::max);
+    let (longest_s, median_s) = (quiet_s[quiet_s.len() - 1], flood_s[flood_s.len() / 2]);
+    assert!(
+        longest_s <= alone_s + QueueSettings::default().hold_above_s * 2.0,
+        "{longest_s} {alone_s}"
+    );
+    assert!(longest_s <= median_s / 3.0, "{longest_s} {median_s}");
 }
