@@ -34,7 +34,7 @@ pub struct WorkingSetSettings {
     /// Idle conversations of a touch class count when at least this share of them comes back.
     pub reuse: f64,
     /// The gate is open while the prompts of the last minutes, had nothing of them been cached, would have taken at most
-    /// this share of the time that the endpoints have: then evicting makes nobody wait.
+    /// this share of the time that the endpoints have: then evicting costs little. 0: whatever they take.
     pub spare: f64,
     /// Conversations remembered at a time.
     pub max_conversations: usize,
@@ -49,7 +49,7 @@ impl Default for WorkingSetSettings {
             regret: 0.2,
             known: 0.9,
             reuse: 0.5,
-            spare: 1.0,
+            spare: 0.0,
             max_conversations: 65_536,
         }
     }
@@ -214,7 +214,7 @@ impl WorkingSet {
     /// Whether endpoints that prefill `tokens_per_s` together could compute anew all that they are asked for: then a
     /// gate keeps conversations waiting for nothing.
     pub fn is_spare(&self, now: Mono, tokens_per_s: f64) -> bool {
-        self.demand.tokens_per_s(now) <= self.settings.spare * tokens_per_s
+        self.settings.spare > 0.0 && self.demand.tokens_per_s(now) <= self.settings.spare * tokens_per_s
     }
 
     /// Tokens on `endpoint` that can be expected to be asked for again: of conversations that came back before and are

@@ -184,7 +184,10 @@ fn without_regret_what_is_certain_to_come_back_has_to_fit() {
 
 #[test]
 fn there_is_compute_to_spare_while_all_prompts_could_be_computed_anew() {
-    let mut set = WorkingSet::new(WorkingSetSettings::default());
+    let mut set = WorkingSet::new(WorkingSetSettings {
+        spare: 1.0,
+        ..WorkingSetSettings::default()
+    });
     let prompt = blocks(1, 100);
     for second in 0..600 {
         set.dispatched(at(f64::from(second)), &visit(&prompt, 100), POD, 1000);

@@ -115,8 +115,16 @@ fn the_gate_keeps_what_running_conversations_said_in_the_caches() {
     let workload = generate::generate("agentic", &settings.into(), &mut rng)
         .unwrap()
         .workload;
-    let on_two = |overload| played_on(&workload, 2, overload);
-    let (without, with) = (on_two(Overload::default()), on_two(queue_and_gate()));
+    let gate = WorkingSetSettings {
+        spare: 1.0,
+        ..WorkingSetSettings::default()
+    };
+    let gated = Overload {
+        working_set: Some(gate),
+        ..queue_and_gate()
+    };
+    let without = played_on(&workload, 2, Overload::default());
+    let with = played_on(&workload, 2, gated);
     assert_eq!(with.records.len(), without.records.len());
     assert_eq!(with.held.unfair, 0);
     let (before, after) = (hit_rate(&without), hit_rate(&with));
