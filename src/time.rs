@@ -69,7 +69,9 @@ mod tests {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 sources(&path, found);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+            } else if path.extension().is_some_and(|extension| extension == "rs")
+                && !path.ends_with("tests.rs")
+            {
                 found.push(path);
             }
         }
