@@ -278,8 +278,14 @@ async fn large_images_pass_up_to_a_limit_that_is_told() {
         }
     }
     assert_eq!(server.executions(), 3);
-    let metrics = gateway.metrics().await;
-    assert_eq!(metrics.sum("homing_errors_total", "body-too-large"), 1.0);
+    eventually("the refusal is counted", async || {
+        gateway
+            .metrics()
+            .await
+            .sum("homing_errors_total", "body-too-large")
+            == 1.0
+    })
+    .await;
     eventually("the refusal is logged", async || {
         let lines = std::fs::read_to_string(&log).unwrap_or_default();
         lines

