@@ -57,6 +57,8 @@ def oha():
     if not program.exists():
         print(f"building oha {OHA_VERSION} (some minutes)", file=sys.stderr)
         command = ["cargo", "install", "oha", "--version", OHA_VERSION, "--locked", "--no-default-features"]
+        # Without any TLS it does not compile.
+        command += ["--features", "rustls"]
         run([*command, "--root", TOOLS], "oha")
     return program
 
