@@ -173,16 +173,21 @@ async fn a_watched_file_is_read_when_it_changes() {
     client.response().await.assert_error(413, "body-too-large");
 }
 
-#[tokio::test]
-async fn a_stream_outlives_the_removal_of_its_endpoint() {
-    let slow = Upstream::start(|_, _| {
+/// A server whose streams are of two events; the second comes when the test says so.
+async fn two_events() -> Upstream {
+    Upstream::start(|_, _| {
         Script::chunked("text/event-stream")
             .event("1")
             .then(Step::Await)
             .event("2")
             .last_chunk()
     })
-    .await;
+    .await
+}
+
+#[tokio::test]
+async fn a_stream_outlives_the_removal_of_its_endpoint() {
+    let slow = two_events().await;
     let other = Upstream::echo().await;
     let gateway = Setup::of([slow.address]).start().await;
     let mut client = gateway.client().await;
@@ -198,14 +203,7 @@ async fn a_stream_outlives_the_removal_of_its_endpoint() {
 
 #[tokio::test]
 async fn sigterm_lets_streams_end_and_exits_0() {
-    let slow = Upstream::start(|_, _| {
-        Script::chunked("text/event-stream")
-            .event("1")
-            .then(Step::Await)
-            .event("2")
-            .last_chunk()
-    })
-    .await;
+    let slow = two_events().await;
     let log = tempfile::tempdir().unwrap();
     let path = log.path().join("access.log");
     let top = format!("access_log: {{ to: '{}' }}", path.display());

@@ -32,9 +32,14 @@ async fn ask(client: &mut Client) -> Response {
 /// Two servers on the same port of two addresses.
 async fn two() -> (Upstream, Upstream) {
     let first = Upstream::echo().await;
-    let second = SocketAddr::new(free_address().ip(), first.address.port());
-    let second = Upstream::start_at(second, |request, _| Script::echo(request)).await;
+    let second = beside(&first).await;
     (first, second)
+}
+
+/// A server on the same port of another address.
+async fn beside(first: &Upstream) -> Upstream {
+    let second = SocketAddr::new(free_address().ip(), first.address.port());
+    Upstream::start_at(second, |request, _| Script::echo(request)).await
 }
 
 #[tokio::test]
@@ -76,8 +81,7 @@ async fn a_stream_from_the_old_address_runs_to_its_end() {
         head.then(Step::Await).chunk("last").last_chunk()
     })
     .await;
-    let new = SocketAddr::new(free_address().ip(), old.address.port());
-    let new = Upstream::start_at(new, |request, _| Script::echo(request)).await;
+    let new = beside(&old).await;
     dns.set("engine.test.", &[old.address.ip()]).await;
     let gateway = gateway(&dns, "engine.test", old.address.port()).await;
     let mut client = gateway.client().await;

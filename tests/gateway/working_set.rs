@@ -1,24 +1,10 @@
 //! The working-set gate: conversations that have begun go on, new ones wait for room and not for ever.
 
-use crate::support::{Client, Gateway, Script, Setup, Step, Upstream, chat, eventually};
+use super::overload::{self, executed, finish, slow_server};
+use crate::support::{Client, Gateway, Setup, Upstream, chat, eventually};
 use serde_json::Value;
-use std::time::Duration;
 
 const CHAT: &str = "/v1/chat/completions";
-
-/// A server that begins each answer when the test says so.
-async fn slow_server() -> Upstream {
-    let server = Upstream::start(|_, _| {
-        let answer = Script::stream(2, Duration::ZERO);
-        Script(std::iter::once(Step::Await).chain(answer.0).collect())
-    })
-    .await;
-    server.set_metrics(
-        "vllm:num_requests_running{engine=\"0\",model_name=\"m\"} 1.0\n\
-         vllm:num_requests_waiting{engine=\"0\",model_name=\"m\"} 1.0\n",
-    );
-    server
-}
 
 /// A KV cache that has room for one conversation of 2,000 tokens, and none for two.
 async fn gateway(server: &Upstream, working_set: &str) -> Gateway {
@@ -33,29 +19,7 @@ async fn gateway(server: &Upstream, working_set: &str) -> Gateway {
 
 /// Sends a prompt of about 2,000 tokens of the conversation `session`; `name` is how it begins.
 async fn send(gateway: &Gateway, session: &str, name: &str) -> Client {
-    let mut client = gateway.client().await;
-    let body = chat(&format!("{name} {}", "lorem ipsum ".repeat(700)), true);
-    let header = format!("x-session-id: {session}\r\n");
-    client.post_with(CHAT, &header, body).await;
-    client
-}
-
-async fn executed(server: &Upstream, count: usize) {
-    eventually(&format!("{count} requests came"), async || {
-        server.executions() == count
-    })
-    .await;
-}
-
-async fn finish(server: &Upstream, mut client: Client) -> u16 {
-    let answer = client.response();
-    tokio::pin!(answer);
-    loop {
-        server.release();
-        if let Ok(response) = tokio::time::timeout(Duration::from_millis(5), &mut answer).await {
-            return response.status;
-        }
-    }
+    overload::send(gateway, name, &format!("x-session-id: {session}\r\n")).await
 }
 
 /// Shows the gate that tokens are computed anew which were known a moment ago, and leaves one request of conversation
@@ -64,7 +28,7 @@ async fn make_full(gateway: &Gateway, server: &Upstream) -> Client {
     for (n, name) in ["one", "two"].into_iter().enumerate() {
         let client = send(gateway, "a", name).await;
         executed(server, n + 1).await;
-        assert_eq!(finish(server, client).await, 200);
+        assert_eq!(finish(server, client).await.status, 200);
     }
     let third = send(gateway, "a", "two").await;
     executed(server, 3).await;
@@ -115,10 +79,10 @@ async fn conversations_go_on_and_new_ones_wait_for_room() {
     assert!(metrics.sum("homing_working_set_regret_ratio", "") > 0.2);
 
     for client in [third, fourth] {
-        assert_eq!(finish(&server, client).await, 200);
+        assert_eq!(finish(&server, client).await.status, 200);
     }
     executed(&server, 5).await;
-    assert_eq!(finish(&server, new).await, 200);
+    assert_eq!(finish(&server, new).await.status, 200);
     gateway.at_rest().await;
     let metrics = gateway.metrics().await;
     let admitted = |kind: &str| metrics.sum("homing_working_set_admitted_total", &format!("kind=\"{kind}\""));
@@ -154,7 +118,7 @@ async fn a_conversation_without_a_name_is_known_by_its_blocks() {
         let mut client = gateway.client().await;
         client.post(CHAT, long(words)).await;
         executed(&server, n + 1).await;
-        assert_eq!(finish(&server, client).await, 200);
+        assert_eq!(finish(&server, client).await.status, 200);
     }
     let metrics = gateway.metrics().await;
     let admitted = |kind: &str| metrics.sum("homing_working_set_admitted_total", &format!("kind=\"{kind}\""));
