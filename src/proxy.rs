@@ -10,6 +10,8 @@ pub mod guarded;
 mod answer;
 mod buffered;
 mod context;
+mod cork;
+mod drive;
 mod extension;
 mod finish;
 mod framing;
@@ -46,10 +48,12 @@ use cors::Origins;
 use error::Reason;
 use pingora_core::connectors::http::Connector;
 use pingora_core::modules::http::HttpModules;
+use pingora_core::protocols::Digest;
 use pingora_core::upstreams::peer::HttpPeer;
 use pingora_core::{Error, Result};
 use pingora_http::{RequestHeader, ResponseHeader};
 use pingora_proxy::{FailToProxy, ProxyHttp, ProxyWarnLogContext, Session};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -114,7 +118,7 @@ impl ProxyHttp for Proxy {
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
     async fn early_request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
-        guarded::restore_session(session);
+        ctx.corks = guarded::restore_session(session);
         headers::admit(session, &self.0.settings.load(), ctx);
         if let Some(traces) = &self.0.traces {
             ctx.trace = traces.begin(&session.req_header().headers);
@@ -135,7 +139,7 @@ impl ProxyHttp for Proxy {
                 Ok(body) => {
                     ctx.request_bytes = body.len();
                     ctx.body_share = Some(share);
-                    ctx.slot = Some(buffered::wrap(session, body.clone()));
+                    ctx.slot = Some(buffered::wrap(session, body.clone(), ctx.corks.clone()));
                     ctx.body = body;
                 }
                 Err(BodyError::Refused(reason)) => ctx.refused = Some(Refusal::plain(reason)),
@@ -161,6 +165,19 @@ impl ProxyHttp for Proxy {
         upstream::peer(&self.0, ctx)
     }
 
+    async fn connected_to_upstream(
+        &self,
+        _session: &mut Session,
+        _reused: bool,
+        _peer: &HttpPeer,
+        socket: RawFd,
+        _digest: Option<&Digest>,
+        ctx: &mut Context,
+    ) -> Result<()> {
+        ctx.endpoint_socket = Some(socket);
+        Ok(())
+    }
+
     async fn upstream_request_filter(
         &self,
         _session: &mut Session,
@@ -168,7 +185,11 @@ impl ProxyHttp for Proxy {
         ctx: &mut Context,
     ) -> Result<()> {
         headers::to_upstream(request, &self.0.settings.load(), ctx)?;
-        ctx.trace.as_ref().map_or(Ok(()), |trace| trace.send(request))
+        if let Some(trace) = &ctx.trace {
+            trace.send(request)?;
+        }
+        upstream::send_as_one(ctx);
+        Ok(())
     }
 
     async fn upstream_response_filter(
@@ -177,6 +198,9 @@ impl ProxyHttp for Proxy {
         response: &mut ResponseHeader,
         ctx: &mut Context,
     ) -> Result<()> {
+        if let Some(corks) = &ctx.corks {
+            corks.uncork_endpoint();
+        }
         if response.status.is_informational() {
             return Ok(());
         }
@@ -223,6 +247,9 @@ impl ProxyHttp for Proxy {
         ctx: &mut Context,
         client_reused: bool,
     ) -> Box<Error> {
+        if let Some(corks) = &ctx.corks {
+            corks.forget_endpoint();
+        }
         let retry = upstream::broke(&self.0, session, ctx, &mut error, client_reused);
         error.set_retry(retry);
         error

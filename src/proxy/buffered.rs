@@ -6,6 +6,7 @@
 //! session is handed back through a [`Slot`] before the exchange ends, because only the real one can keep
 //! the client's connection alive.
 
+use super::cork::Corks;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::Stream;
@@ -83,8 +84,11 @@ pub const SILENT: ErrorType = ErrorType::Custom("EndpointSilent");
 /// Longest response that is kept back.
 pub const MAX_HELD_BYTES: usize = 64 * 1024;
 
-/// Replaces the session's downstream by one that replays `body`; [`restore`] undoes it.
-pub fn wrap(session: &mut Session, body: Bytes) -> Slot {
+/// What Pingora has ready at a time, at most: more may be waiting.
+const FULL_BATCH: usize = 4;
+
+/// Replaces the session's downstream, whose connection has `corks`, by one that replays `body`; [`restore`] undoes it.
+pub fn wrap(session: &mut Session, body: Bytes, corks: Option<Arc<Corks>>) -> Slot {
     let slot = Slot::default();
     // The placeholder is never used, it only becomes the box of what replaces it.
     let placeholder = Box::new(ServerSession::new_custom(Box::new(())));
@@ -96,6 +100,7 @@ pub fn wrap(session: &mut Session, body: Bytes) -> Slot {
         had_body,
         held: Vec::new(),
         alarm: Alarm::default(),
+        corks,
         exchange: slot.clone(),
     };
     *session.downstream_session = ServerSession::new_custom(Box::new(buffered));
@@ -111,6 +116,7 @@ pub fn hold(inner: Box<ServerSession>) -> (ServerSession, Slot) {
         had_body: false,
         held: Vec::new(),
         alarm: Alarm::default(),
+        corks: None,
         exchange: slot.clone(),
     };
     (ServerSession::new_custom(Box::new(buffered)), slot)
@@ -137,6 +143,8 @@ struct BufferedSession {
     /// The response so far, while it is kept back.
     held: Vec<HttpTask>,
     alarm: Alarm,
+    /// `None` over HTTP/2, whose streams share a connection.
+    corks: Option<Arc<Corks>>,
     exchange: Slot,
 }
 
@@ -244,6 +252,9 @@ impl Alarm {
 
 impl Drop for BufferedSession {
     fn drop(&mut self) {
+        if let Some(corks) = &self.corks {
+            corks.uncork_client();
+        }
         *self.exchange.real.lock() = self.inner.take();
     }
 }
@@ -291,6 +302,9 @@ impl CustomSession for BufferedSession {
         }
         if let Some(HttpTask::Header(header, _)) = tasks.first() {
             self.release_body_after(header);
+        }
+        if let Some(corks) = self.corks.as_ref().filter(|_| tasks.len() >= FULL_BATCH) {
+            corks.cork_client();
         }
         let done = self.real_mut().response_duplex_vec(tasks).await;
         // Not before: nobody asks meanwhile, and the wait for a slow client is not the endpoint's.

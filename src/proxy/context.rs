@@ -2,6 +2,7 @@
 
 use super::budget::BodyShare;
 use super::buffered::Slot;
+use super::cork::Corks;
 use super::error::Reason;
 use super::extension::Extension;
 use super::verdict::Pending;
@@ -13,6 +14,8 @@ use crate::telemetry::traces::Trace;
 use bytes::Bytes;
 use http::HeaderValue;
 use std::net::IpAddr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Per-request state. Pingora makes one for each request and hands it to every phase.
@@ -24,6 +27,10 @@ pub struct Context {
     pub in_flight: InFlight,
     /// Where the wrapped session leaves the real one, once the body has been read.
     pub slot: Option<Slot>,
+    /// Those of the client's connection, when the request has it to itself.
+    pub corks: Option<Arc<Corks>>,
+    /// The socket of the present try's connection, until the request goes out.
+    pub endpoint_socket: Option<RawFd>,
     /// The request body, until it has been inspected.
     pub body: Bytes,
     pub request_bytes: usize,
@@ -121,6 +128,8 @@ impl Context {
             path_kind: PathKind::Other,
             in_flight,
             slot: None,
+            corks: None,
+            endpoint_socket: None,
             body: Bytes::new(),
             request_bytes: 0,
             body_share: None,

@@ -4,6 +4,8 @@
 //! Pingora's own h2c switch waits without limit for 24 bytes, and its HTTP/1 reader has only a time-out per
 //! read, so a client that trickles one byte a second holds a connection for ever.
 
+use super::cork::Corks;
+use super::drive::drive;
 use super::error::Reason;
 use super::{Gateway, answer, buffered, framing};
 use crate::openai::PathKind;
@@ -59,13 +61,18 @@ enum Wait {
 }
 
 tokio::task_local! {
-    static HEAD: Slot;
+    static HEAD: (Slot, Arc<Corks>);
 }
 
 /// In the first phase of a request: puts the client's real session in place, whose head was read before the proxy
-/// saw it. Requests of HTTP/2 run in tasks of their own, outside the scope, with their real sessions.
-pub fn restore_session(session: &mut Session) {
-    let _ = HEAD.try_with(|slot| buffered::restore(session, slot));
+/// saw it; yields its connection's corks. Requests of HTTP/2 run in tasks of their own, outside the scope, with their
+/// real sessions.
+pub fn restore_session(session: &mut Session) -> Option<Arc<Corks>> {
+    let held = HEAD.try_with(|(slot, corks)| {
+        buffered::restore(session, slot);
+        corks.clone()
+    });
+    held.ok()
 }
 
 impl<SV> Guarded<SV>
@@ -96,19 +103,19 @@ where
         }
     }
 
-    async fn serve_h1(&self, stream: Stream, shutdown: &ShutdownWatch) {
+    async fn serve_h1(&self, stream: Stream, shutdown: &ShutdownWatch, corks: &Arc<Corks>) {
         let mut session = ServerSession::new_http1(stream);
         session.set_keepalive(Some(self.limits.idle_timeout.as_secs().max(1)));
         // Off, a request that comes before the response to the one before it would abort that one.
         session.set_pipelining_enabled(true);
-        let mut next = self.exchange(session, shutdown, Wait::Started).await;
+        let mut next = self.exchange(session, shutdown, Wait::Started, corks).await;
         while let Some(reused) = next {
             let (stream, settings) = reused.consume();
             let mut session = ServerSession::new_http1(stream);
             if let Some(settings) = settings {
                 settings.apply_to_session(&mut session);
             }
-            next = self.exchange(session, shutdown, Wait::Idle).await;
+            next = self.exchange(session, shutdown, Wait::Idle, corks).await;
         }
     }
 
@@ -118,6 +125,7 @@ where
         mut session: ServerSession,
         shutdown: &ShutdownWatch,
         wait: Wait,
+        corks: &Arc<Corks>,
     ) -> Option<ReusedHttpStream> {
         match self.read_head(&mut session, shutdown, wait).await {
             Ok(true) => {}
@@ -136,7 +144,8 @@ where
         }
         session.set_write_timeout(Some(self.limits.send_timeout));
         let (session, slot) = buffered::hold(Box::new(session));
-        HEAD.scope(slot, self.proxy.process_new_http(session, shutdown))
+        let head = (slot, corks.clone());
+        HEAD.scope(head, self.proxy.process_new_http(session, shutdown))
             .await
     }
 
@@ -229,7 +238,8 @@ where
             // The whole preface is there, so Pingora's own unbounded look at it does not wait.
             return self.proxy.process_new(stream, shutdown).await;
         }
-        self.serve_h1(stream, shutdown).await;
+        let corks = Arc::new(Corks::new(stream.id()));
+        drive(self.serve_h1(stream, shutdown, &corks), &corks).await;
         None
     }
 

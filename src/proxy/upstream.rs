@@ -25,6 +25,9 @@ static FRESH_GROUP: AtomicU64 = AtomicU64::new(FRESH);
 /// A load report is not asked for, and left unread, when the endpoint was sampled this recently.
 const FRESH_ENOUGH: Duration = Duration::from_millis(10);
 
+/// Longest body that a request's head waits for: of more, one segment less is no gain.
+const MAX_CORKED_BYTES: usize = 64 * 1024;
+
 /// Where to connect for the present attempt.
 ///
 /// # Errors
@@ -59,6 +62,16 @@ pub fn peer(gateway: &Gateway, ctx: &mut Context) -> Result<Box<HttpPeer>> {
         peer.group_key = FRESH_GROUP.fetch_add(1, Ordering::Relaxed);
     }
     Ok(Box::new(peer))
+}
+
+/// Lets the request's head wait for its body, when the two may fit into one segment; for the last step before the head.
+pub fn send_as_one(ctx: &mut Context) {
+    let (Some(socket), Some(corks)) = (ctx.endpoint_socket.take(), &ctx.corks) else {
+        return;
+    };
+    if (1..=MAX_CORKED_BYTES).contains(&ctx.request_bytes) {
+        corks.cork_endpoint(socket);
+    }
 }
 
 /// The head of a response: keeps or undoes what was assumed, or asks for another endpoint.

@@ -19,6 +19,7 @@ mod random_endings;
 mod record;
 mod reload;
 mod seeds;
+mod segments;
 mod soak;
 #[allow(
     dead_code,
