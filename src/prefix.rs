@@ -1,21 +1,23 @@
 //! Block hashes and the lock-free prefix index.
 //!
 //! [`ChainHasher`] turns a prompt into a chain of [`BlockHash`]es, [`PrefixIndex`] knows which endpoint holds which
-//! of them. `table` is the shared hash table, `ring` the recency of one endpoint's blocks, `owner` what is done
-//! under one endpoint's lock, `budget` the arithmetic of the memory bound.
+//! of them. `table` is the shared hash table of `line`s, `record` a place in it, `ring` the recency of one endpoint's
+//! blocks, `owner` what is done under one endpoint's lock, `budget` the arithmetic of the memory bound.
 
 mod bits;
 mod budget;
 mod hash;
 mod index;
+mod line;
 mod owner;
+mod record;
 mod ring;
 mod table;
 mod tags;
 #[cfg(test)]
 mod tests;
 
-/// The atomics of `table`; its loom model puts loom's here.
+/// The atomics of `table` and `line`; their loom model puts loom's here.
 mod atomic {
     pub(super) use std::sync::atomic::{AtomicU64, Ordering};
 }

@@ -5,6 +5,10 @@ mod atomic {
     pub(super) use loom::sync::atomic::{AtomicU64, Ordering};
 }
 
+#[path = "../../src/prefix/line.rs"]
+mod line;
+#[path = "../../src/prefix/record.rs"]
+mod record;
 #[path = "../../src/prefix/table.rs"]
 mod table;
 #[path = "../../src/prefix/tags.rs"]
@@ -12,7 +16,8 @@ mod tags;
 
 use loom::sync::Arc;
 use loom::thread;
-use table::{Claim, Claimed, Key, SLOTS, Table};
+use line::{Claim, Key, SLOTS};
+use table::{Claimed, Table};
 
 /// A table of two lines, whose first holds `count` words of endpoint 0.
 fn table_with(count: usize) -> Arc<Table> {

@@ -294,21 +294,27 @@ impl Pool {
     fn look_up(&self, snapshot: &Snapshot, prompt: &Prompt) -> SmallVec<[Match; 16]> {
         let mut matches: SmallVec<[Match; 16]> =
             SmallVec::from_elem(Match::default(), snapshot.entries.len());
-        MATCHED.with_borrow_mut(|matched| match &prompt.keys {
-            None => {}
-            Some(Keys::Chunks(keys)) => {
-                for chain in keys.chains() {
-                    self.index.matches(keys.keys(chain), matched);
+        let highest = snapshot.entries.iter().map(|entry| entry.endpoint.id.0).max();
+        let ids = highest.map_or(0, |id| usize::from(id) + 1);
+        MATCHED.with_borrow_mut(|matched| {
+            // Few ids are matched faster than all that there may be.
+            let matched = &mut matched[..ids];
+            match &prompt.keys {
+                None => {}
+                Some(Keys::Chunks(keys)) => {
+                    for chain in keys.chains() {
+                        self.index.matches(keys.keys(chain), matched);
+                        for (found, entry) in matches.iter_mut().zip(&snapshot.entries) {
+                            let blocks = matched[usize::from(entry.endpoint.id.0)];
+                            found.bytes += keys.matched_bytes(chain, blocks);
+                        }
+                    }
                     for (found, entry) in matches.iter_mut().zip(&snapshot.entries) {
-                        let blocks = matched[usize::from(entry.endpoint.id.0)];
-                        found.bytes += keys.matched_bytes(chain, blocks);
+                        found.tokens = prompt.reusable_tokens(found.bytes, self.block_tokens(entry));
                     }
                 }
-                for (found, entry) in matches.iter_mut().zip(&snapshot.entries) {
-                    found.tokens = prompt.reusable_tokens(found.bytes, self.block_tokens(entry));
-                }
+                Some(Keys::Blocks(keys)) => self.look_up_blocks(snapshot, keys, matched, &mut matches),
             }
-            Some(Keys::Blocks(keys)) => self.look_up_blocks(snapshot, keys, matched, &mut matches),
         });
         matches
     }

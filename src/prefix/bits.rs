@@ -15,11 +15,6 @@ impl Bits {
         self.0[bit / 64] |= 1 << (bit % 64);
     }
 
-    pub(super) fn set_to(&mut self, bit: usize, value: bool) {
-        let mask = 1 << (bit % 64);
-        self.0[bit / 64] = (self.0[bit / 64] & !mask) | (u64::from(value) * mask);
-    }
-
     /// False for numbers beyond the end.
     pub(super) fn get(&self, bit: usize) -> bool {
         self.0
@@ -29,10 +24,6 @@ impl Bits {
 
     pub(super) fn is_empty(&self) -> bool {
         self.0.iter().all(|&word| word == 0)
-    }
-
-    pub(super) fn count(&self) -> usize {
-        self.0.iter().map(|word| word.count_ones() as usize).sum()
     }
 
     /// The numbers in the set, the greatest first.

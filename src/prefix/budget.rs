@@ -1,8 +1,9 @@
 //! How one memory bound is shared between the table and the rings, and among endpoints.
 
 use super::MAX_ENDPOINTS;
+use super::line::{SLOTS, STAMPS};
 use super::ring::{bytes_limit, span_limit};
-use super::table::{MAX_LINES, SLOTS, STAMPS};
+use super::table::MAX_LINES;
 
 const LINE_BYTES: usize = 64;
 /// Share of the table's words in use when it is full: above it, probes grow long.

@@ -2,8 +2,9 @@
 
 use super::bits::Bits;
 use super::budget::Budget;
+use super::line::Key;
 use super::owner::{LastUse, Owner};
-use super::table::{BATCH, Key, Table};
+use super::table::{BATCH, Batch, Table};
 use super::{BlockHash, EndpointId, MAX_ENDPOINTS};
 use parking_lot::Mutex;
 use std::num::NonZeroU64;
@@ -155,18 +156,19 @@ impl PrefixIndex {
     /// with stores only.
     pub fn matches(&self, chain: &[BlockHash], out: &mut [u32]) -> u32 {
         out.fill(0);
-        match 1u64.checked_shl(out.len() as u32) {
-            Some(end) => self.match_few(chain, out, end - 1),
-            None => self.match_many(chain, out),
+        match out.len() {
+            0 => 0,
+            1..=64 => self.match_few(chain, out, u64::MAX >> (64 - out.len())),
+            _ => self.match_many(chain, out),
         }
     }
 
-    /// With at most 63 ids, who still leads is a set of bits: half the time of [`Self::match_many`].
+    /// With at most 64 ids, who still leads is a set of bits: half the time of [`Self::match_many`].
     fn match_few(&self, chain: &[BlockHash], out: &mut [u32], ids: u64) -> u32 {
         let mut leading = ids;
         let mut drop_out = |ids: u64, depth: u32| bits_of(ids).for_each(|id| out[id] = depth);
-        let longest = self.walk(chain, |key, depth| {
-            let owners = self.table.owners_below_64(key);
+        let longest = self.walk(chain, |key, header, depth| {
+            let owners = self.table.owners_below_64(key, header, leading);
             drop_out(leading & !owners, depth);
             leading &= owners;
             leading != 0
@@ -176,7 +178,7 @@ impl PrefixIndex {
     }
 
     fn match_many(&self, chain: &[BlockHash], out: &mut [u32]) -> u32 {
-        self.walk(chain, |key, depth| {
+        self.walk(chain, |key, _, depth| {
             let mut has_leader = false;
             self.table.for_each_owner(key, |owner| {
                 if let Some(matched) = out.get_mut(usize::from(owner))
@@ -190,15 +192,15 @@ impl PrefixIndex {
         })
     }
 
-    /// Calls `step` with each block's key and number until it says false; returns the number of blocks before.
+    /// Calls `step` with each block's key, its first line's header and its number until it says false; returns the
+    /// number of blocks before.
     #[inline]
-    fn walk(&self, chain: &[BlockHash], mut step: impl FnMut(Key, u32) -> bool) -> u32 {
-        let mut keys = [Key::default(); BATCH];
+    fn walk(&self, chain: &[BlockHash], mut step: impl FnMut(Key, u64, u32) -> bool) -> u32 {
+        let mut batch = Batch::new();
         let mut depth = 0;
-        for batch in chain.chunks(BATCH) {
-            self.table.warm(batch, &mut keys);
-            for &key in &keys[..batch.len()] {
-                if !step(key, depth) {
+        for hashes in chain.chunks(BATCH) {
+            for (key, header) in self.table.load(hashes, &mut batch) {
+                if !step(key, header, depth) {
                     return depth;
                 }
                 depth += 1;

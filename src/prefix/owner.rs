@@ -2,13 +2,18 @@
 
 use super::BlockHash;
 use super::bits::Bits;
+use super::line::{Claim, Entry, Key};
+use super::record::Record;
 use super::ring::{Ring, span_limit};
-use super::table::{BATCH, Claim, Claimed, Entry, Key, Table};
-use smallvec::SmallVec;
+use super::table::{BATCH, Batch, Claimed, Table};
 
 /// Sweep steps per block written once the ring has many vacancies. A sweep over the 1.5 x capacity positions
 /// that start it ends within 0.375 x capacity writes, well before the ring reaches its limit of twice the capacity.
 const SWEEP_STEPS: usize = 4;
+
+/// A store may exceed the capacity by one part in so many until it returns: most then need one pass over their chain,
+/// and blocks are evicted many at a time.
+const OVERSHOOT: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct Owner {
@@ -62,9 +67,8 @@ impl Owner {
     /// Makes every block of `chain` (as many from its head as the capacity allows) owned and most recent, the head
     /// more recent than the tail. Returns which of them are provisional: new, or not confirmed by anyone yet.
     ///
-    /// Positions in the ring are reserved for the whole chain, then blocks already owned are touched, then room
-    /// is made, then the others are added: so no block of the chain is evicted to make room for another, and
-    /// the capacity is not exceeded for a moment.
+    /// Positions in the ring are reserved for the whole chain. Blocks are evicted only when those of the chain that
+    /// are already owned have been touched, so none of them goes to make room for another.
     pub(super) fn store(&mut self, table: &Table, chain: &[BlockHash], provisional: bool) -> Stored {
         let chain = &chain[..chain.len().min(self.capacity)];
         self.make_room_in_ring(table, chain.len());
@@ -73,32 +77,30 @@ impl Owner {
             len: chain.len(),
             provisional,
         };
-        let mut open = Bits::new(chain.len());
-        let (missing, last_use) = self.touch(table, chain, write, &mut open);
-        let missing_count = missing.count();
-        if missing_count > 0 {
-            self.evict_down_to(table, self.capacity - missing_count);
-            self.add(table, chain, write, &missing, &mut open);
-        }
-        Stored {
-            open,
+        let mut stored = Stored {
+            open: Bits::new(chain.len()),
             position: write.first,
-            last_use,
+            last_use: None,
+        };
+        if self.blocks + chain.len() <= self.most_blocks() {
+            for_each_block(table, chain, |block, key| {
+                self.own(table, key, block, write, &mut stored);
+            });
+        } else {
+            self.store_in_parts(table, chain, write, &mut stored);
         }
+        self.evict_down_to(table, self.capacity);
+        stored
     }
 
-    /// Evicts at most `steps` blocks that were last used before `position`; false while there are more.
+    /// Capacity of the endpoint while a store is at work.
+    fn most_blocks(&self) -> usize {
+        self.capacity + self.capacity / OVERSHOOT
+    }
+
+    /// Evicts at most about `steps` blocks that were last used before `position`; false while there are more.
     pub(super) fn evict_before(&mut self, table: &Table, position: u64, steps: usize) -> bool {
-        for _ in 0..steps {
-            let Some((at, record)) = self.ring.pop_before(position) else {
-                return true;
-            };
-            if let Some(entry) = table.recall(record, self.id, at) {
-                table.vacate(entry);
-                self.blocks -= 1;
-            }
-        }
-        false
+        (0..steps.div_ceil(BATCH)).any(|_| self.evict_oldest(table, BATCH, position) < BATCH)
     }
 
     /// Confirms the blocks of `chain` that are set in `open`.
@@ -162,52 +164,57 @@ impl Owner {
         self.ring.records().map(recall).collect()
     }
 
-    fn touch(
-        &mut self,
-        table: &Table,
-        chain: &[BlockHash],
-        write: Write,
-        open: &mut Bits,
-    ) -> (Bits, Option<LastUse>) {
+    /// Stores `chain`, for all of whose blocks there may be no room: touches those that are owned, then adds the others.
+    #[inline(never)]
+    fn store_in_parts(&mut self, table: &Table, chain: &[BlockHash], write: Write, stored: &mut Stored) {
         let mut missing = Bits::new(chain.len());
-        let mut last_use: Option<LastUse> = None;
         for_each_block(table, chain, |block, key| match table.find(key, self.id) {
-            Some(entry) => {
-                let head = self.ring.position(entry.stamp());
-                let tail = last_use.map_or(head, |last_use| last_use.tail);
-                last_use = Some(LastUse { head, tail });
-                self.renew(table, entry, block, write, open);
-            }
+            Some(entry) => self.renew(table, entry, block, write, stored),
             None => missing.set(block),
         });
-        (missing, last_use)
-    }
-
-    fn add(&mut self, table: &Table, chain: &[BlockHash], write: Write, missing: &Bits, open: &mut Bits) {
         for block in missing.descending() {
-            let stamp = write.position(block);
-            let claim = Claim {
-                owner: self.id,
-                stamp,
-                provisional: write.provisional,
-            };
-            match table.claim(table.key(chain[block]), claim) {
-                Claimed::New(record) => {
-                    self.ring.set(stamp, record);
-                    self.blocks += 1;
-                    open.set_to(block, write.provisional);
-                }
-                // The chain names a block twice.
-                Claimed::Owned(entry) => self.renew(table, entry, block, write, open),
-                Claimed::NoRoom => {}
+            self.own(table, table.key(chain[block]), block, write, stored);
+            if self.blocks > self.most_blocks() {
+                self.evict_down_to(table, self.capacity);
             }
         }
     }
 
-    fn renew(&mut self, table: &Table, entry: Entry, block: usize, write: Write, open: &mut Bits) {
+    /// Renews a block that is owned, and takes a word for another.
+    #[inline(always)]
+    fn own(&mut self, table: &Table, key: Key, block: usize, write: Write, stored: &mut Stored) {
+        let stamp = write.position(block);
+        let claim = Claim {
+            owner: self.id,
+            stamp,
+            provisional: write.provisional,
+        };
+        match table.claim(key, claim) {
+            Claimed::New(record) => {
+                self.ring.set(stamp, record);
+                self.blocks += 1;
+                if write.provisional {
+                    stored.open.set(block);
+                }
+            }
+            Claimed::Owned(entry) => self.renew(table, entry, block, write, stored),
+            Claimed::NoRoom => {}
+        }
+    }
+
+    #[inline]
+    fn renew(&mut self, table: &Table, entry: Entry, block: usize, write: Write, stored: &mut Stored) {
+        let used = self.ring.position(entry.stamp());
+        // A chain may name a block twice.
+        if used < write.first {
+            let tail = stored.last_use.map_or(used, |last_use| last_use.tail);
+            stored.last_use = Some(LastUse { head: used, tail });
+        }
         let provisional = entry.is_provisional() && write.provisional;
-        open.set_to(block, provisional);
-        self.ring.vacate(entry.stamp());
+        if provisional {
+            stored.open.set(block);
+        }
+        self.ring.set(used, Record::VACANT);
         self.ring.set(write.position(block), entry.record);
         table.restamp(entry, write.position(block), provisional);
     }
@@ -220,19 +227,23 @@ impl Owner {
 
     fn evict_down_to(&mut self, table: &Table, blocks: usize) {
         while self.blocks > blocks {
-            let count = (self.blocks - blocks).min(BATCH);
-            let oldest: SmallVec<[_; BATCH]> = std::iter::from_fn(|| self.ring.pop()).take(count).collect();
-            if oldest.is_empty() {
+            if self.evict_oldest(table, (self.blocks - blocks).min(BATCH), u64::MAX) == 0 {
                 return;
             }
-            table.warm_records(oldest.iter().map(|&(_, record)| record));
-            for (position, record) in oldest {
-                if let Some(entry) = table.recall(record, self.id, position) {
-                    table.vacate(entry);
-                    self.blocks -= 1;
-                }
+        }
+    }
+
+    /// Evicts up to `count` blocks, at most [`BATCH`], that were last used before `position`; returns how many.
+    fn evict_oldest(&mut self, table: &Table, count: usize, position: u64) -> usize {
+        let oldest = self.ring.pop(count, position);
+        table.warm_records(oldest.iter().map(|&(_, record)| record));
+        for &(position, record) in &oldest {
+            if let Some(entry) = table.recall(record, self.id, position) {
+                table.vacate(entry);
+                self.blocks -= 1;
             }
         }
+        oldest.len()
     }
 
     /// Sweeps a little for `count` writes if the ring has many vacancies, and for as long as it takes if they would
@@ -281,13 +292,12 @@ pub struct LastUse {
 /// Calls `visit` with the number and the key of each block of `chain`, the tail first, as engines free theirs.
 #[inline]
 fn for_each_block(table: &Table, chain: &[BlockHash], mut visit: impl FnMut(usize, Key)) {
-    let mut keys = [Key::default(); BATCH];
-    let mut end = chain.len();
-    for batch in chain.rchunks(BATCH) {
-        table.warm(batch, &mut keys);
-        end -= batch.len();
-        for (offset, &key) in keys[..batch.len()].iter().enumerate().rev() {
-            visit(end + offset, key);
+    let mut batch = Batch::new();
+    let mut block = chain.len();
+    for hashes in chain.rchunks(BATCH) {
+        for (key, _) in table.load(hashes, &mut batch).rev() {
+            block -= 1;
+            visit(block, key);
         }
     }
 }

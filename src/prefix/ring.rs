@@ -4,7 +4,10 @@
 //! [`STAMPS`]) leads to. Vacant positions are squeezed out a few at a time by a sweep that slides records
 //! towards the end, in order.
 
-use super::table::{Record, STAMPS};
+use super::line::STAMPS;
+use super::record::Record;
+use super::table::BATCH;
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 
 const SEGMENT: usize = 256;
@@ -92,25 +95,33 @@ impl Ring {
         self.head + (stamp.wrapping_sub(self.head) & (STAMPS - 1))
     }
 
-    /// Takes the oldest record out, with its position.
-    pub(super) fn pop(&mut self) -> Option<(u64, Record)> {
-        self.pop_before(self.tail)
-    }
-
-    /// Takes the oldest record out if it stands before `end`.
-    pub(super) fn pop_before(&mut self, end: u64) -> Option<(u64, Record)> {
-        loop {
+    /// Takes up to `count` of the oldest records that stand before `end` out, with their positions.
+    pub(super) fn pop(&mut self, count: usize, end: u64) -> SmallVec<[(u64, Record); BATCH]> {
+        let end = end.min(self.tail);
+        let mut popped = SmallVec::new();
+        while popped.len() < count {
             self.skip_swept();
-            if self.head >= end.min(self.tail) {
-                return None;
+            let Some(left) = end.checked_sub(self.head).filter(|left| *left > 0) else {
+                break;
+            };
+            let Some(segment) = self.segments.front() else {
+                break;
+            };
+            let in_segment = self.head as usize % SEGMENT;
+            let before_gap = self.sweep.map_or(left, |sweep| sweep.read + 1 - self.head);
+            let mut head = self.head;
+            for &record in segment[in_segment..].iter().take(left.min(before_gap) as usize) {
+                if popped.len() == count {
+                    break;
+                }
+                if record != Record::VACANT {
+                    popped.push((head, record));
+                }
+                head += 1;
             }
-            let position = self.head;
-            let record = self.slot(position).map_or(Record::VACANT, |slot| *slot);
-            self.advance(position + 1);
-            if record != Record::VACANT {
-                return Some((position, record));
-            }
+            self.advance(head);
         }
+        popped
     }
 
     /// One step of the sweep: looks at one position, and reports the record if that moved it.
@@ -178,7 +189,8 @@ impl Ring {
     }
 
     fn slot(&mut self, position: u64) -> Option<&mut Record> {
-        let offset = position.checked_sub(self.first_segment())? as usize;
+        // Before the first segment, the difference wraps to far beyond the last.
+        let offset = position.wrapping_sub(self.first_segment()) as usize;
         self.segments.get_mut(offset / SEGMENT)?.get_mut(offset % SEGMENT)
     }
 }

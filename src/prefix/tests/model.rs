@@ -55,8 +55,8 @@ impl Endpoint {
 
     fn store(&mut self, chain: &[BlockHash], provisional: bool) -> Vec<BlockHash> {
         let chain = &chain[..chain.len().min(self.capacity)];
-        let missing = chain.iter().filter(|hash| !self.owns(hash)).count();
-        self.evict_to(self.capacity - missing, chain);
+        let missing: HashSet<_> = chain.iter().filter(|hash| !self.owns(hash)).collect();
+        self.evict_to(self.capacity - missing.len(), chain);
         for &hash in chain.iter().rev() {
             let is_new = !self.owns(&hash);
             let open = provisional && (is_new || self.unconfirmed.contains(&hash));
