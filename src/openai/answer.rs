@@ -91,10 +91,9 @@ impl AnswerReader {
     pub fn finish(mut self, sink: &mut impl PromptSink) -> bool {
         if !self.sse && self.goes_on() {
             let body = std::mem::take(&mut self.partial);
-            match Cursor::new(&body).value() {
-                Ok(value) => piece::of_body(self.kind, value, &mut |piece| self.piece(&piece, sink)),
-                Err(_) => self.progress = Progress::Lost,
-            }
+            piece::of_body(self.kind, body.trim_ascii_start(), &mut |piece| {
+                self.piece(&piece, sink)
+            });
         }
         matches!(self.progress, Progress::Text | Progress::Closed)
     }

@@ -317,6 +317,12 @@ pub(super) fn string_inside(value: &[u8]) -> Option<&[u8]> {
     value.strip_prefix(b"\"")?.strip_suffix(b"\"")
 }
 
+/// The inside of the string that bytes start with; `None` when they start with something else.
+pub(super) fn string_at(bytes: &[u8]) -> Option<&[u8]> {
+    let inside = bytes.strip_prefix(b"\"")?;
+    inside.get(..string_end(inside, 0)?)
+}
+
 /// The inside of the string that well-formed bytes start with; empty when they start with something else.
 pub(super) fn leading_string(bytes: &[u8]) -> &[u8] {
     string_end(bytes, 1)
@@ -324,7 +330,7 @@ pub(super) fn leading_string(bytes: &[u8]) -> &[u8] {
         .unwrap_or_default()
 }
 
-/// The elements of an array that [`Cursor::value`] accepted; none for any other value.
+/// The elements of the array that well-formed bytes start with; none for any other value.
 pub(super) struct Elements<'a> {
     rest: &'a [u8],
 }
@@ -365,7 +371,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// The members of an object that [`Cursor::value`] accepted, as raw key (between its quotes) and value;
+/// The members of the object that well-formed bytes start with, as raw key (between its quotes) and value;
 /// none for any other value.
 pub(super) struct Members<'a> {
     rest: &'a [u8],
@@ -376,6 +382,22 @@ impl<'a> Members<'a> {
         Self {
             rest: object.strip_prefix(b"{").unwrap_or_default(),
         }
+    }
+
+    /// The bytes from the value of the first member named `key` on: where that ends is left open. Nothing is read
+    /// beyond, so that need not be well-formed; what is not before yields some part of it, or nothing.
+    pub(super) fn value_at(mut self, key: &[u8]) -> &'a [u8] {
+        while let Some((name, after)) = next_value(self.rest) {
+            if string_inside(name) == Some(key) {
+                let separators = after.iter().take_while(|byte| is_separator(**byte)).count();
+                return &after[separators..];
+            }
+            let Some((_, after)) = next_value(after) else {
+                break;
+            };
+            self.rest = after;
+        }
+        &[]
     }
 }
 

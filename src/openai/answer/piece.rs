@@ -1,6 +1,6 @@
 //! One event of an answer, or the whole of it: what it adds to the text.
 
-use crate::openai::json::{Elements, Members, Shape, shape, string_inside};
+use crate::openai::json::{Elements, Members, Shape, shape, string_at, string_inside};
 use crate::openai::path::PathKind;
 
 /// What an event adds.
@@ -25,10 +25,10 @@ pub(super) fn of_event(kind: PathKind, event: &[u8]) -> Piece<'_> {
     }
 }
 
-/// Gives what a whole response consists of.
+/// Gives what a whole response consists of. It is not checked: an engine that writes no JSON is none to foresee.
 pub(super) fn of_body<'a>(kind: PathKind, body: &'a [u8], out: &mut impl FnMut(Piece<'a>)) {
     match kind {
-        PathKind::Messages => Elements::of(member(body, b"content")).for_each(|block| {
+        PathKind::Messages => Elements::of(Members::of(body).value_at(b"content")).for_each(|block| {
             let [start, text] = of_block(block);
             out(start);
             out(text);
@@ -45,7 +45,7 @@ fn member<'a>(object: &'a [u8], name: &[u8]) -> &'a [u8] {
 
 /// A chat's choice has its text in a message of its own, a completion's choice at hand.
 fn of_choices<'a>(kind: PathKind, value: &'a [u8], message: &[u8]) -> Piece<'a> {
-    let mut choices = Elements::of(member(value, b"choices"));
+    let mut choices = Elements::of(Members::of(value).value_at(b"choices"));
     let Some(choice) = choices.next() else {
         return Piece::Nothing;
     };
@@ -53,9 +53,9 @@ fn of_choices<'a>(kind: PathKind, value: &'a [u8], message: &[u8]) -> Piece<'a> 
         return Piece::Unforeseen;
     }
     if kind == PathKind::Chat {
-        of_message(member(choice, message))
+        of_message(Members::of(choice).value_at(message))
     } else {
-        string_inside(member(choice, b"text")).map_or(Piece::Nothing, Piece::Text)
+        string_at(Members::of(choice).value_at(b"text")).map_or(Piece::Nothing, Piece::Text)
     }
 }
 

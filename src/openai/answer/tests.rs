@@ -205,3 +205,28 @@ fn what_is_not_foreseen_is_given_up() {
     assert!(goes_on(PathKind::Chat, false, &whole, 7).is_some());
     assert_eq!(goes_on(PathKind::Embeddings, false, &whole, 7), None);
 }
+
+proptest::proptest! {
+    /// A whole answer is read without a check, so whatever an engine sends instead of one must do no harm.
+    #[test]
+    fn no_bytes_do_harm(
+        kind in proptest::sample::select(vec![PathKind::Chat, PathKind::Completions, PathKind::Messages]),
+        at in 0_usize..200,
+        with in proptest::collection::vec(proptest::sample::select(&b"{}[]\",:\\ \nx0"[..]), 0..4),
+        kept in 0_usize..200,
+    ) {
+        let mut body = json!({
+            "id": "c-1", "object": "x",
+            "choices": [{"index": 0, "text": "a\"b", "message": {"role": "assistant", "content": "c\\"}}],
+            "content": [{"type": "text", "text": "d"}],
+        })
+        .to_string()
+        .into_bytes();
+        let at = at.min(body.len());
+        body.splice(at..at, with);
+        body.truncate(body.len().saturating_sub(kept));
+        let mut reader = AnswerReader::new(kind, false);
+        reader.push(&body, &mut Bytes::default());
+        reader.finish(&mut Bytes::default());
+    }
+}
