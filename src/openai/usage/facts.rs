@@ -181,32 +181,52 @@ impl FactScanner {
         self.depth.checked_sub(1).map(|last| self.places[last])
     }
 
-    fn between<'c>(&mut self, rest: &'c [u8]) -> &'c [u8] {
-        let (byte, after) = (rest[0], &rest[1..]);
-        match byte {
-            b'"' => {
-                self.token.length = 0;
-                self.lexing = Lexing::String;
+    /// Reads on to where something else than [`Lexing::Between`] applies.
+    fn between<'c>(&mut self, bytes: &'c [u8]) -> &'c [u8] {
+        let mut rest = bytes;
+        while let Some((&byte, after)) = rest.split_first() {
+            match byte {
+                b'"' => match string_end(after) {
+                    // Whole, and without escapes: as nearly all are.
+                    Some(end) if after[end] == b'"' && self.depth > 0 => {
+                        if self.ignored == 0 {
+                            self.end_of_string(&after[..end]);
+                        }
+                        rest = &after[end + 1..];
+                        continue;
+                    }
+                    _ => {
+                        self.token.length = 0;
+                        self.lexing = Lexing::String;
+                    }
+                },
+                b'{' | b'[' => self.open(byte == b'{'),
+                b'}' | b']' => self.close(),
+                b',' => {
+                    self.field = Field::Unknown;
+                    self.in_key = self.place() != Some(Place::Choices);
+                }
+                b':' => self.in_key = false,
+                b' ' | b'\n' | b'\r' | b'\t' => {
+                    rest = after;
+                    continue;
+                }
+                _ if self.ignored > 0 => {}
+                _ => {
+                    self.token.length = 0;
+                    self.lexing = Lexing::Scalar;
+                    return rest;
+                }
             }
-            b'{' | b'[' => self.open(byte == b'{'),
-            b'}' | b']' => self.close(),
-            b',' => {
-                self.field = Field::Unknown;
-                self.in_key = self.place() != Some(Place::Choices);
+            rest = after;
+            if self.depth == 0 {
+                self.lexing = Lexing::Lost;
             }
-            b':' => self.in_key = false,
-            b' ' | b'\n' | b'\r' | b'\t' => {}
-            _ if self.ignored > 0 => {}
-            _ => {
-                self.token.length = 0;
-                self.lexing = Lexing::Scalar;
-                return rest;
+            if self.lexing != Lexing::Between {
+                break;
             }
         }
-        if self.depth == 0 && !byte.is_ascii_whitespace() {
-            self.lexing = Lexing::Lost;
-        }
-        after
+        rest
     }
 
     fn string<'c>(&mut self, rest: &'c [u8]) -> &'c [u8] {
