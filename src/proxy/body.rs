@@ -73,6 +73,10 @@ impl Reader<'_> {
         let Some(first) = self.next(session).await? else {
             return Ok(Bytes::new());
         };
+        // Without a length it takes another read to see that a body has ended.
+        if announced == Some(self.received) && session.as_mut().is_body_done() {
+            return Ok(first);
+        }
         let Some(second) = self.next(session).await? else {
             return Ok(first);
         };

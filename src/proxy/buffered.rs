@@ -127,8 +127,7 @@ pub fn restore(session: &mut Session, slot: &Slot) {
     if !session.downstream_session.is_custom() {
         return;
     }
-    let placeholder = Box::new(ServerSession::new_custom(Box::new(())));
-    drop(std::mem::replace(&mut session.downstream_session, placeholder));
+    *session.downstream_session = ServerSession::new_custom(Box::new(()));
     if let Some(real) = slot.real.lock().take() {
         session.downstream_session = real;
     }

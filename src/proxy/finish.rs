@@ -8,9 +8,10 @@ use crate::scheduling::StreamRate;
 use crate::telemetry::access_log::Record;
 use crate::telemetry::decisions::DecisionRecord;
 use crate::telemetry::recorder::Recorded;
+use crate::time::Mono;
 use pingora_core::{Error, ErrorSource};
 use pingora_proxy::Session;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,26 @@ impl Outcome {
     }
 }
 
+/// When a request ended. Asked once: a clock costs more than most of what is done with its time.
+#[derive(Clone, Copy)]
+struct End {
+    now: Mono,
+    wall: SystemTime,
+    /// Since the request began.
+    elapsed: Duration,
+}
+
+impl End {
+    fn now(gateway: &Gateway, ctx: &Context) -> Self {
+        let now = Instant::now();
+        Self {
+            now: gateway.at(now),
+            wall: SystemTime::now(),
+            elapsed: now.saturating_duration_since(ctx.started),
+        }
+    }
+}
+
 /// Ends the request.
 pub fn finish(gateway: &Gateway, session: &Session, error: Option<&Error>, ctx: &mut Context) {
     let outcome = Outcome::of(error, ctx);
@@ -53,33 +74,33 @@ pub fn finish(gateway: &Gateway, session: &Session, error: Option<&Error>, ctx: 
         ctx.response.facts = scanner.finish();
     }
     let facts = ctx.response.facts;
-    let elapsed = ctx.started.elapsed();
+    let end = End::now(gateway, ctx);
     if let Some(refusal) = &ctx.refused {
         gateway.metrics.count_error(refusal.reason);
     }
     if outcome == Outcome::Complete {
-        learn(gateway, ctx, &facts);
+        learn(ctx, &facts, end);
         if let (Some(extension), Some(plan)) = (ctx.response.extension.take(), &ctx.plan) {
             extension.finish(plan, &facts);
         }
-        count_tokens(gateway, ctx, &facts);
-        add_to_trace(gateway, ctx, &facts);
+        count_tokens(ctx, &facts, end);
+        add_to_trace(gateway, ctx, &facts, end);
     }
-    count(gateway, ctx, status, elapsed);
+    count(gateway, ctx, status, end.elapsed);
     compare(ctx, &facts);
-    judge_endpoint(gateway, ctx, outcome, &facts);
+    judge_endpoint(ctx, outcome, &facts, end);
     let is_logged = gateway.access_log.is_on()
         && gateway
             .settings
             .load()
             .logged
-            .takes(status, elapsed, rand::random);
+            .takes(status, end.elapsed, rand::random);
     let trace = ctx.trace.take();
     if is_logged || trace.is_some() {
         let trace_id = trace.as_ref().map(|trace| trace.id());
         let record = Record {
             trace_id: trace_id.as_deref(),
-            ..record(session, ctx, outcome, status, &facts, elapsed)
+            ..record(session, ctx, outcome, status, &facts, end)
         };
         if is_logged {
             gateway.access_log.write(&record);
@@ -91,10 +112,10 @@ pub fn finish(gateway: &Gateway, session: &Session, error: Option<&Error>, ctx: 
     if let Some(mut plan) = ctx.plan.take() {
         let pool = plan.pool.clone();
         if let Some(tokens) = facts.completion_tokens {
-            plan.said(gateway.now(), u32::try_from(tokens).unwrap_or(u32::MAX));
+            plan.said(end.now, u32::try_from(tokens).unwrap_or(u32::MAX));
         }
-        remember(gateway, plan, ctx, status, &facts);
-        pool.freed(gateway.now());
+        remember(gateway, plan, ctx, status, &facts, end);
+        pool.freed(end.now);
     }
 }
 
@@ -110,7 +131,7 @@ fn status(session: &Session, outcome: Outcome, ctx: &Context) -> u16 {
 
 /// Counts the request for or against the endpoint that answered it. A client's leaving and a client's errors say
 /// nothing about the endpoint.
-fn judge_endpoint(gateway: &Gateway, ctx: &Context, outcome: Outcome, facts: &ResponseFacts) {
+fn judge_endpoint(ctx: &Context, outcome: Outcome, facts: &ResponseFacts, end: End) {
     let Some(plan) = &ctx.plan else { return };
     let Some(attempt) = &plan.attempt else { return };
     let said_error = ctx.response.is_sse && facts.error;
@@ -119,14 +140,14 @@ fn judge_endpoint(gateway: &Gateway, ctx: &Context, outcome: Outcome, facts: &Re
         || facts.finish == Some(FinishReason::Abort)
         || (ctx.response.status >= 500 && !ctx.response.busy);
     if failed {
-        plan.pool.failed(&attempt.endpoint, gateway.now());
+        plan.pool.failed(&attempt.endpoint, end.now);
     } else if outcome == Outcome::Complete {
-        plan.pool.succeeded(&attempt.endpoint, gateway.now());
+        plan.pool.succeeded(&attempt.endpoint, end.now);
     }
 }
 
 /// Corrects the estimates by what the engine reported of an undisturbed request.
-fn learn(gateway: &Gateway, ctx: &Context, facts: &ResponseFacts) {
+fn learn(ctx: &Context, facts: &ResponseFacts, end: End) {
     let Some(plan) = &ctx.plan else { return };
     let Some(attempt) = &plan.attempt else { return };
     if let (Some(rate), Some(tokens)) = (&plan.prompt.rate, facts.prompt_tokens) {
@@ -140,19 +161,19 @@ fn learn(gateway: &Gateway, ctx: &Context, facts: &ResponseFacts) {
         return;
     };
     let stream = (plan.attempts() == 1)
-        .then(|| stream_rate(gateway, ctx, attempt, completion_tokens))
+        .then(|| stream_rate(ctx, attempt, completion_tokens, end))
         .flatten();
     plan.pool.learn(|scheduler| {
         let tokens = u32::try_from(completion_tokens).unwrap_or(u32::MAX);
         scheduler.observe_output(&plan.prompt.model, tokens);
         if let Some(rate) = stream {
-            scheduler.observe_stream(gateway.now(), attempt.endpoint.id, &rate);
+            scheduler.observe_stream(end.now, attempt.endpoint.id, &rate);
         }
     });
 }
 
 /// Adds the request to the recorded trace, if one is written.
-fn add_to_trace(gateway: &Gateway, ctx: &Context, facts: &ResponseFacts) {
+fn add_to_trace(gateway: &Gateway, ctx: &Context, facts: &ResponseFacts, end: End) {
     let Some(plan) = ctx.plan.as_ref().filter(|_| gateway.recorder.is_on()) else {
         return;
     };
@@ -169,7 +190,7 @@ fn add_to_trace(gateway: &Gateway, ctx: &Context, facts: &ResponseFacts) {
         u64::from(expected)
     });
     gateway.recorder.write(&Recorded {
-        arrived: SystemTime::now() - ctx.started.elapsed(),
+        arrived: end.wall - end.elapsed,
         prompt,
         engine_block_tokens: attempt.block_tokens,
         prompt_tokens: facts.prompt_tokens.unwrap_or_else(|| prompt.tokens.into()),
@@ -178,17 +199,17 @@ fn add_to_trace(gateway: &Gateway, ctx: &Context, facts: &ResponseFacts) {
 }
 
 /// Mean time from one token to the next; `None` for what was no stream or too short to say.
-fn s_per_token(gateway: &Gateway, ctx: &Context, attempt: &Attempt, tokens: u64) -> Option<f64> {
+fn s_per_token(ctx: &Context, attempt: &Attempt, tokens: u64, end: End) -> Option<f64> {
     if !ctx.response.is_sse || tokens < 2 {
         return None;
     }
     let first_byte_at = attempt.dispatch.at + ctx.response.first_byte_after?;
-    Some(gateway.now().since(first_byte_at).as_secs_f64() / (tokens - 1) as f64)
+    Some(end.now.since(first_byte_at).as_secs_f64() / (tokens - 1) as f64)
 }
 
 /// How fast the stream ran.
-fn stream_rate(gateway: &Gateway, ctx: &Context, attempt: &Attempt, tokens: u64) -> Option<StreamRate> {
-    let s_per_token = s_per_token(gateway, ctx, attempt, tokens)?;
+fn stream_rate(ctx: &Context, attempt: &Attempt, tokens: u64, end: End) -> Option<StreamRate> {
+    let s_per_token = s_per_token(ctx, attempt, tokens, end)?;
     let load = attempt.endpoint.load.sample();
     let active_tokens = (attempt.active_before + load.active_tokens) as f64 / 2.0;
     Some(StreamRate {
@@ -218,7 +239,7 @@ fn count(gateway: &Gateway, ctx: &Context, status: u16, elapsed: Duration) {
 }
 
 /// Counts tokens and their times by model, of what an endpoint answered well: so that clients cannot make up labels.
-fn count_tokens(gateway: &Gateway, ctx: &Context, facts: &ResponseFacts) {
+fn count_tokens(ctx: &Context, facts: &ResponseFacts, end: End) {
     let answered = ctx.path_kind.carries_prompt() && (200..300).contains(&ctx.response.status);
     let Some(plan) = ctx.plan.as_ref().filter(|_| answered) else {
         return;
@@ -232,7 +253,7 @@ fn count_tokens(gateway: &Gateway, ctx: &Context, facts: &ResponseFacts) {
         metrics.first_token.observe(first_byte.as_secs_f64());
     }
     let tokens = facts.completion_tokens.unwrap_or(0);
-    if let Some(s_per_token) = s_per_token(gateway, ctx, attempt, tokens) {
+    if let Some(s_per_token) = s_per_token(ctx, attempt, tokens, end) {
         metrics.inter_token.observe(s_per_token);
     }
 }
@@ -255,14 +276,14 @@ fn record<'a>(
     outcome: Outcome,
     status: u16,
     facts: &ResponseFacts,
-    elapsed: Duration,
+    end: End,
 ) -> Record<'a> {
     let plan = ctx.plan.as_ref();
     let attempt = plan.and_then(|plan| plan.attempt.as_ref());
     let blocks = plan.map(Plan::blocks).unwrap_or_default();
     let request = session.req_header();
     Record {
-        at: SystemTime::now(),
+        at: end.wall,
         request_id: &ctx.request_id,
         client: session
             .client_addr()
@@ -291,7 +312,7 @@ fn record<'a>(
         completion_tokens: facts.completion_tokens,
         decision_time: ctx.decision_time,
         first_byte_after: ctx.response.first_byte_after,
-        duration: elapsed,
+        duration: end.elapsed,
         trace_id: None,
     }
 }
@@ -301,11 +322,19 @@ fn millis(duration: Duration) -> f64 {
 }
 
 /// Keeps the decision for the admin pages.
-fn remember(gateway: &Gateway, mut plan: Plan, ctx: &mut Context, status: u16, facts: &ResponseFacts) {
+fn remember(
+    gateway: &Gateway,
+    mut plan: Plan,
+    ctx: &mut Context,
+    status: u16,
+    facts: &ResponseFacts,
+    end: End,
+) {
     let attempt = plan.attempt.as_ref();
     let record = DecisionRecord {
-        at_unix_ms: SystemTime::UNIX_EPOCH
-            .elapsed()
+        at_unix_ms: end
+            .wall
+            .duration_since(SystemTime::UNIX_EPOCH)
             .map_or(0, |since| since.as_millis() as u64),
         pool: plan.pool.name.clone(),
         model: std::mem::take(&mut plan.prompt.model).into(),

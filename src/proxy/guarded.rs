@@ -18,6 +18,7 @@ use pingora_core::protocols::http::v2::server::default_h2_options;
 use pingora_core::protocols::{ALPN, Stream};
 use pingora_core::server::ShutdownWatch;
 use pingora_proxy::{HttpProxy, ProxyHttp, Session};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -135,7 +136,7 @@ where
                 self.gateway
                     .metrics
                     .count_unrouted("", reason.status(), PathKind::Other.as_str());
-                answer::close_with(session, reason).await;
+                Box::pin(answer::close_with(session, reason)).await;
                 return None;
             }
         }
@@ -161,13 +162,15 @@ where
             // The wait for the next request counts too: it may be as long as the idle time-out allows.
             Wait::Idle => self.limits.idle_timeout + self.limits.header_timeout,
         };
-        let read = tokio::time::timeout(deadline, session.read_request());
-        let read = match wait {
-            Wait::Started => read.await,
-            Wait::Idle => match self.unless_closing(read, shutdown).await {
-                Some(read) => read,
-                None => return Ok(false),
-            },
+        let read = {
+            let mut read = pin!(tokio::time::timeout(deadline, session.read_request()));
+            match wait {
+                Wait::Started => read.await,
+                Wait::Idle => match self.unless_closing(read.as_mut(), shutdown).await {
+                    Some(read) => read,
+                    None => return Ok(false),
+                },
+            }
         };
         match read {
             Ok(Ok(true)) => framing::check(session).map(|()| true),
@@ -181,12 +184,15 @@ where
 
     /// What `read` yields, unless the gateway shuts down and nothing comes for a while longer: a request that is on
     /// its way when the shutdown begins is still answered.
-    async fn unless_closing<T>(&self, read: impl Future<Output = T>, shutdown: &ShutdownWatch) -> Option<T> {
-        tokio::pin!(read);
+    async fn unless_closing<T>(
+        &self,
+        mut read: Pin<&mut impl Future<Output = T>>,
+        shutdown: &ShutdownWatch,
+    ) -> Option<T> {
         let mut shutdown = shutdown.clone();
         tokio::select! {
             biased;
-            read = &mut read => return Some(read),
+            read = read.as_mut() => return Some(read),
             _ = shutdown.wait_for(|&down| down) => {}
         }
         tokio::time::timeout(LINGER, read).await.ok()
@@ -195,7 +201,7 @@ where
     /// Makes the handshake, if the port wants one, and finds out whether the client speaks HTTP/2.
     async fn open(&self, mut stream: Stream) -> Option<(Stream, bool)> {
         if let Some(tls) = &self.tls {
-            stream = tls.shake_hands(stream).await?;
+            stream = Box::pin(tls.shake_hands(stream)).await?;
         }
         let is_h2 = self.speaks_h2(&mut stream).await?;
         Some((stream, is_h2))
@@ -231,7 +237,8 @@ where
     async fn process_new(self: &Arc<Self>, stream: Stream, shutdown: &ShutdownWatch) -> Option<Stream> {
         // Counted from its first moment: the process must not exit under a client that is about to ask.
         let connected = self.gateway.drain.enter();
-        let (stream, is_h2) = self.unless_closing(self.open(stream), shutdown).await??;
+        let opened = pin!(self.open(stream));
+        let (stream, is_h2) = self.unless_closing(opened, shutdown).await??;
         if is_h2 {
             // Its requests count themselves, and Pingora tells the client which of them are taken.
             drop(connected);

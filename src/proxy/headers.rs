@@ -13,7 +13,9 @@ use pingora_proxy::Session;
 use std::net::IpAddr;
 
 const LOAD_FORMAT: HeaderName = HeaderName::from_static(load_header::REQUEST_HEADER);
-const LOAD_REPORT: HeaderName = HeaderName::from_static(load_header::RESPONSE_HEADER);
+pub const LOAD_REPORT: HeaderName = HeaderName::from_static(load_header::RESPONSE_HEADER);
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// The gateway's entry in `via` (RFC 9110, section 7.6.3).
@@ -138,9 +140,14 @@ pub fn to_client(response: &mut ResponseHeader, settings: &Settings, ctx: &Conte
     if response.status.is_informational() {
         return Ok(());
     }
-    end_hop(response);
-    if !ctx.wants_load_report {
-        response.remove_header(&LOAD_REPORT);
+    if has_any(
+        response,
+        &[&LOAD_REPORT, &header::CONNECTION, &KEEP_ALIVE, &PROXY_CONNECTION],
+    ) {
+        end_hop(response);
+        if !ctx.wants_load_report {
+            response.remove_header(&LOAD_REPORT);
+        }
     }
     response.insert_header(REQUEST_ID, ctx.request_id.as_str())?;
     if settings.forwarded.via {
@@ -170,8 +177,13 @@ fn end_hop(response: &mut ResponseHeader) {
             }
         }
     }
-    response.remove_header("keep-alive");
-    response.remove_header("proxy-connection");
+    response.remove_header(&KEEP_ALIVE);
+    response.remove_header(&PROXY_CONNECTION);
+}
+
+/// One pass: to look up four names costs more than to look at all of a usual response's.
+fn has_any(response: &ResponseHeader, names: &[&HeaderName]) -> bool {
+    response.headers.keys().any(|name| names.contains(&name))
 }
 
 fn explain(response: &mut ResponseHeader, ctx: &Context) -> Result<()> {

@@ -46,7 +46,7 @@ impl Gateway {
             return Ok(false);
         }
         if self.settings.load().cors.answers(session.req_header()) {
-            cors::preflight(session, ctx.cors_origin.clone()).await?;
+            Box::pin(cors::preflight(session, ctx.cors_origin.clone())).await?;
             return Ok(true);
         }
         if models::asks_for_list(session.req_header(), ctx) && session.as_mut().is_body_empty() {
@@ -57,8 +57,8 @@ impl Gateway {
                 .headers
                 .get(AUTHORIZATION)
                 .filter(|_| !own_keys);
-            if let Some(list) = self.models(client_key.cloned().as_ref()).await {
-                models::answer(session, ctx, list).await?;
+            if let Some(list) = Box::pin(self.models(client_key.cloned().as_ref())).await {
+                Box::pin(models::answer(session, ctx, list)).await?;
                 return Ok(true);
             }
         }
@@ -107,7 +107,7 @@ impl Gateway {
         let waited = matches!(admission, Admission::Waits(_));
         let plan = match admission {
             Admission::Placed(plan) => Ok(plan),
-            Admission::Waits(waiting) => self.wait(session, waiting).await?,
+            Admission::Waits(waiting) => Box::pin(self.wait(session, waiting)).await?,
             Admission::Refused(away) => Err(refusal(&away)),
         };
         if let Some(trace) = &mut ctx.trace {
@@ -205,7 +205,8 @@ async fn token_ids(
         return Some(given);
     }
     let source = pool.tokenizer.as_ref()?;
-    let ids = source.ids(kind, body, pool).await;
+    // Boxed, like what else seldom happens: its future is large, and would be part of every request's.
+    let ids = Box::pin(source.ids(kind, body, pool)).await;
     metrics.count_tokenization(
         &pool.name,
         ids.as_ref().map_or_else(NoTokens::outcome, |_| "success"),

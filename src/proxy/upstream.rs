@@ -4,6 +4,7 @@ use super::buffered::{MAX_HELD_BYTES, SILENT};
 use super::context::{Context, ResponseProgress};
 use super::error::Reason;
 use super::extension::Extension;
+use super::headers::LOAD_REPORT;
 use super::verdict::{self, Verdict};
 use super::{Gateway, inspect};
 use crate::datalayer::load_header;
@@ -145,7 +146,7 @@ pub fn wants_report(plan: &Plan, attempt: &Attempt) -> bool {
 }
 
 fn take_load_report(gateway: &Gateway, response: &ResponseHeader, ctx: &Context) {
-    let Some(report) = response.headers.get(load_header::RESPONSE_HEADER) else {
+    let Some(report) = response.headers.get(&LOAD_REPORT) else {
         return;
     };
     let Some(plan) = &ctx.plan else { return };
