@@ -98,7 +98,13 @@ pub struct Settings {
 impl Gateway {
     /// Now, on the process's time line.
     pub fn now(&self) -> Mono {
-        Mono::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        self.at(Instant::now())
+    }
+
+    /// A moment on the process's time line.
+    pub fn at(&self, moment: Instant) -> Mono {
+        let since_origin = moment.saturating_duration_since(self.origin);
+        Mono::from_nanos(u64::try_from(since_origin.as_nanos()).unwrap_or(u64::MAX))
     }
 }
 
@@ -108,16 +114,16 @@ pub struct Proxy(pub Arc<Gateway>);
 
 #[async_trait]
 impl ProxyHttp for Proxy {
-    type CTX = Context;
+    type CTX = Box<Context>;
 
-    fn new_ctx(&self) -> Context {
-        Context::new(self.0.drain.enter())
+    fn new_ctx(&self) -> Box<Context> {
+        Box::new(Context::new(self.0.drain.enter()))
     }
 
     /// None: the default one would compress nothing and still run for every request.
     fn init_downstream_modules(&self, _modules: &mut HttpModules) {}
 
-    async fn early_request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<()> {
+    async fn early_request_filter(&self, session: &mut Session, ctx: &mut Box<Context>) -> Result<()> {
         ctx.corks = guarded::restore_session(session);
         headers::admit(session, &self.0.settings.load(), ctx);
         if let Some(traces) = &self.0.traces {
@@ -128,7 +134,7 @@ impl ProxyHttp for Proxy {
 
     /// Reads the body, decides where the request goes, and puts the replaying session in place; `true` when the request
     /// has been answered.
-    async fn request_filter(&self, session: &mut Session, ctx: &mut Context) -> Result<bool> {
+    async fn request_filter(&self, session: &mut Session, ctx: &mut Box<Context>) -> Result<bool> {
         if self.0.answers_itself(session, ctx).await? {
             return Ok(true);
         }
@@ -150,13 +156,13 @@ impl ProxyHttp for Proxy {
             self.0.decide(session, ctx).await?;
         }
         match ctx.refused {
-            Some(_) => answer::refuse(session, ctx).await,
+            Some(_) => Box::pin(answer::refuse(session, ctx)).await,
             None => Ok(false),
         }
     }
 
     /// The first call takes the endpoint of the decision, a later one the next endpoint of the same decision.
-    async fn upstream_peer(&self, _session: &mut Session, ctx: &mut Context) -> Result<Box<HttpPeer>> {
+    async fn upstream_peer(&self, _session: &mut Session, ctx: &mut Box<Context>) -> Result<Box<HttpPeer>> {
         if std::mem::take(&mut ctx.retry_same) {
             ctx.fresh_connection = true;
         } else if let Some(plan) = ctx.plan.as_mut().filter(|plan| plan.attempt.is_none()) {
@@ -172,7 +178,7 @@ impl ProxyHttp for Proxy {
         _peer: &HttpPeer,
         socket: RawFd,
         _digest: Option<&Digest>,
-        ctx: &mut Context,
+        ctx: &mut Box<Context>,
     ) -> Result<()> {
         ctx.endpoint_socket = Some(socket);
         Ok(())
@@ -182,7 +188,7 @@ impl ProxyHttp for Proxy {
         &self,
         _session: &mut Session,
         request: &mut RequestHeader,
-        ctx: &mut Context,
+        ctx: &mut Box<Context>,
     ) -> Result<()> {
         headers::to_upstream(request, &self.0.settings.load(), ctx)?;
         if let Some(trace) = &ctx.trace {
@@ -196,7 +202,7 @@ impl ProxyHttp for Proxy {
         &self,
         _session: &mut Session,
         response: &mut ResponseHeader,
-        ctx: &mut Context,
+        ctx: &mut Box<Context>,
     ) -> Result<()> {
         if let Some(corks) = &ctx.corks {
             corks.uncork_endpoint();
@@ -211,7 +217,7 @@ impl ProxyHttp for Proxy {
         &self,
         _session: &mut Session,
         response: &mut ResponseHeader,
-        ctx: &mut Context,
+        ctx: &mut Box<Context>,
     ) -> Result<()> {
         headers::to_client(response, &self.0.settings.load(), ctx)
     }
@@ -221,7 +227,7 @@ impl ProxyHttp for Proxy {
         _session: &mut Session,
         body: &mut Option<Bytes>,
         end_of_stream: bool,
-        ctx: &mut Context,
+        ctx: &mut Box<Context>,
     ) -> Result<Option<Duration>> {
         upstream::response_body(&self.0, body.as_deref().unwrap_or_default(), end_of_stream, ctx)?;
         Ok(None)
@@ -231,7 +237,7 @@ impl ProxyHttp for Proxy {
         &self,
         _session: &mut Session,
         _peer: &HttpPeer,
-        ctx: &mut Context,
+        ctx: &mut Box<Context>,
         mut error: Box<Error>,
     ) -> Box<Error> {
         let retry = upstream::failed(&self.0, ctx, Reason::ConnectFailed);
@@ -244,7 +250,7 @@ impl ProxyHttp for Proxy {
         _peer: &HttpPeer,
         session: &mut Session,
         mut error: Box<Error>,
-        ctx: &mut Context,
+        ctx: &mut Box<Context>,
         client_reused: bool,
     ) -> Box<Error> {
         if let Some(corks) = &ctx.corks {
@@ -255,11 +261,16 @@ impl ProxyHttp for Proxy {
         error
     }
 
-    async fn fail_to_proxy(&self, session: &mut Session, error: &Error, ctx: &mut Context) -> FailToProxy {
+    async fn fail_to_proxy(
+        &self,
+        session: &mut Session,
+        error: &Error,
+        ctx: &mut Box<Context>,
+    ) -> FailToProxy {
         answer::failure(session, error, ctx).await
     }
 
-    async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut Context) {
+    async fn logging(&self, session: &mut Session, error: Option<&Error>, ctx: &mut Box<Context>) {
         if let Some(slot) = &ctx.slot {
             buffered::restore(session, slot);
         }
@@ -267,14 +278,14 @@ impl ProxyHttp for Proxy {
     }
 
     /// Failures are told by the access log and the metrics, with more context than Pingora has.
-    fn suppress_error_log(&self, _session: &Session, _ctx: &Context, _error: &Error) -> bool {
+    fn suppress_error_log(&self, _session: &Session, _ctx: &Box<Context>, _error: &Error) -> bool {
         true
     }
 
     fn suppress_proxy_warn_log(
         &self,
         _session: &Session,
-        _ctx: &Context,
+        _ctx: &Box<Context>,
         _error: &Error,
         _context: ProxyWarnLogContext,
     ) -> bool {
