@@ -33,7 +33,8 @@ pub struct Args {
         conflicts_with = "generate"
     )]
     trace: Option<PathBuf>,
-    /// A generated workload: shared-prefix, agentic, tool-agent, conversation, cold-burst, lock-in or one-shot
+    /// A generated workload: shared-prefix, agentic, tool-agent, conversation, cold-burst, lock-in, one-shot or
+    /// flooded-tenant
     #[arg(long, value_name = "NAME")]
     generate: Option<String>,
     /// Setting of the generator, such as rps=9; may be repeated

@@ -8,6 +8,8 @@ use rand_pcg::Pcg64Mcg;
 use std::collections::BTreeMap;
 use thiserror::Error;
 
+mod flooded;
+
 /// Settings of a generator by name.
 pub type Parameters = BTreeMap<String, f64>;
 
@@ -60,6 +62,7 @@ pub const NAMES: &[&str] = &[
     "cold-burst",
     "lock-in",
     "one-shot",
+    "flooded-tenant",
 ];
 
 /// Generates a workload. Equal names, settings and generators of random numbers give equal workloads.
@@ -80,6 +83,7 @@ pub fn generate(name: &str, parameters: &Parameters, rng: &mut Pcg64Mcg) -> Resu
         "cold-burst" => cold_burst,
         "lock-in" => lock_in,
         "one-shot" => one_shot,
+        "flooded-tenant" => flooded::flooded_tenant,
         _ => return Err(GenerateError::UnknownName(name.to_owned())),
     };
     let plan = make(&mut settings);

@@ -2,7 +2,7 @@
 
 use super::run::{Outcome, Record};
 use serde::Serialize;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 
 /// Measures of one policy on one workload. Times in seconds; the first requests are left out as warm-up.
@@ -43,6 +43,25 @@ pub struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prediction_error: Option<f64>,
     pub endpoints: Vec<EndpointRow>,
+    /// Each tenant by itself; empty when there is only one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub tenants: Vec<TenantRow>,
+}
+
+/// One tenant's part.
+#[derive(Clone, Debug, Serialize, PartialEq)]
+pub struct TenantRow {
+    pub tenant: u64,
+    /// Requests measured.
+    pub requests: u64,
+    pub ttft_mean_s: f64,
+    pub ttft_p50_s: f64,
+    pub ttft_p99_s: f64,
+    pub tpot_mean_s: f64,
+    /// Requests that ended before the last session began, over that time,
+    pub requests_per_s: f64,
+    /// and the prompt tokens of theirs that had to be computed.
+    pub prefilled_tokens_per_s: f64,
 }
 
 /// One endpoint's part.
@@ -119,7 +138,37 @@ pub fn summarise(
         unfair: outcome.held.unfair,
         prediction_error: prediction_error(measured),
         endpoints,
+        tenants: tenant_rows(measured, &records, outcome.last_start_s),
     }
+}
+
+fn tenant_rows(measured: &[Record], all: &[Record], last_start_s: f64) -> Vec<TenantRow> {
+    let tenants: BTreeSet<u64> = all.iter().map(|record| record.tenant).collect();
+    if tenants.len() < 2 {
+        return Vec::new();
+    }
+    let window_s = last_start_s.max(f64::MIN_POSITIVE);
+    let row = |tenant: u64| {
+        let own = || measured.iter().filter(move |record| record.tenant == tenant);
+        let mut ttft: Vec<f64> = own().map(|record| record.ttft_s).collect();
+        ttft.sort_by(f64::total_cmp);
+        let in_time = || {
+            all.iter()
+                .filter(move |record| record.tenant == tenant && record.ended_s <= last_start_s)
+        };
+        let prefilled = in_time().map(|record| f64::from(record.prompt_tokens - record.cached_tokens));
+        TenantRow {
+            tenant,
+            requests: ttft.len() as u64,
+            ttft_mean_s: mean(ttft.iter().copied()),
+            ttft_p50_s: quantile(&ttft, 0.5),
+            ttft_p99_s: quantile(&ttft, 0.99),
+            tpot_mean_s: mean(own().filter(|r| r.output_tokens > 1).map(|record| record.tpot_s)),
+            requests_per_s: in_time().count() as f64 / window_s,
+            prefilled_tokens_per_s: prefilled.sum::<f64>() / window_s,
+        }
+    };
+    tenants.into_iter().map(row).collect()
 }
 
 fn endpoint_rows(
@@ -228,6 +277,20 @@ pub fn table(rows: &[Row]) -> String {
             row.preemptions,
             row.failed,
         );
+        for tenant in &row.tenants {
+            let _ = writeln!(
+                text,
+                "{:<20}{:9.3} {:>9.3} {:>9} {:>9.3} {:>8.1}  {} requests, {:.2} ended/s",
+                format!("  tenant {}", tenant.tenant),
+                tenant.ttft_mean_s,
+                tenant.ttft_p50_s,
+                "",
+                tenant.ttft_p99_s,
+                tenant.tpot_mean_s * 1e3,
+                tenant.requests,
+                tenant.requests_per_s,
+            );
+        }
     }
     text
 }

@@ -26,6 +26,8 @@ mod waiting;
 pub struct Record {
     /// Position of its session in the workload.
     pub session: u32,
+    /// Whose it is.
+    pub tenant: u64,
     /// Its number in the session, from 0.
     pub turn: u32,
     /// When it was sent, in seconds.
@@ -432,6 +434,7 @@ impl<'a> Replay<'a> {
         self.just_ended += 1;
         self.outcome.records.push(Record {
             session: live.session,
+            tenant: self.workload.sessions[live.session as usize].tenant,
             turn: live.turn,
             arrived_s: live.arrived_at.as_secs_f64(),
             ttft_s: finished.first_token_at.since(live.arrived_at).as_secs_f64(),

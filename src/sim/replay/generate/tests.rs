@@ -33,6 +33,7 @@ const SMALL: &[(&str, &str, f64)] = &[
     ("cold-burst", "requests", 64.0),
     ("lock-in", "duration_s", 60.0),
     ("one-shot", "requests", 300.0),
+    ("flooded-tenant", "duration_s", 10.0),
 ];
 
 #[test]
@@ -174,4 +175,24 @@ fn settings_are_checked() {
         unknown.contains("no setting `rsp`") && unknown.contains("rps"),
         "{unknown}"
     );
+}
+
+#[test]
+fn what_the_quiet_tenant_sends_does_not_depend_on_the_flood() {
+    let of = |rps: f64, tenant: u64| {
+        let scenario = make("flooded-tenant", &[("rps", rps), ("duration_s", 100.0)], 1);
+        let sessions = scenario.workload.sessions.into_iter();
+        let own = sessions.filter(|session| session.tenant == tenant);
+        own.map(|session| (session.start_s, session.turns[0].blocks.clone()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(of(1e-6, 0), of(50.0, 0));
+    let (quiet, flood) = (of(50.0, 0).len() as f64, of(50.0, 1).len() as f64);
+    // Poisson: 300 and 5000 in the mean, within four standard deviations.
+    assert!(
+        (quiet - 300.0).abs() < 70.0 && (flood - 5000.0).abs() < 290.0,
+        "{quiet} {flood}"
+    );
+    // The flood's one request at the start, and no other.
+    assert_eq!(of(1e-6, 1).len(), 1);
 }

@@ -4,6 +4,7 @@ use crate::scheduling::DecisionKind;
 fn record(arrived_s: f64, ttft_s: f64, endpoint: usize) -> Record {
     Record {
         session: 0,
+        tenant: u64::from(endpoint == 1),
         turn: 0,
         arrived_s,
         ttft_s,
@@ -53,6 +54,27 @@ fn measures_by_hand() {
         "{}",
         row.requests_per_s
     );
+}
+
+#[test]
+fn tenants_are_measured_apart_when_there_are_several() {
+    let row = summarise("p", 1, &outcome(), 2, &[], 0.0);
+    let [quiet, other] = &row.tenants[..] else {
+        panic!("{:?}", row.tenants)
+    };
+    // Requests 3, 7, 11, 15 and 19 are the second one's, and the last of them ends after second 19.
+    assert_eq!((quiet.tenant, quiet.requests), (0, 15));
+    assert_eq!((other.tenant, other.requests), (1, 5));
+    assert!((other.ttft_p50_s - 1.2).abs() < 1e-9);
+    assert!((other.ttft_p99_s - 2.0).abs() < 1e-9);
+    assert!((other.requests_per_s - 4.0 / 19.0).abs() < 1e-9);
+    assert!((other.prefilled_tokens_per_s - 400.0 / 19.0).abs() < 1e-9);
+    assert_eq!(table(&[row]).lines().count(), 4);
+    let only = Outcome {
+        records: vec![record(0.0, 0.1, 0)],
+        ..outcome()
+    };
+    assert!(summarise("p", 1, &only, 2, &[], 0.0).tenants.is_empty());
 }
 
 #[test]
