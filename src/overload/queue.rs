@@ -3,15 +3,18 @@
 //! Inside one flow (a tenant at a priority) the order is `arrival + W min(1, own miss / (3 mean misses))`: short misses
 //! first, and nobody is overtaken by a request that arrived more than W later. A request whose endpoint is busy is passed
 //! over. Between flows it is start-time fair queueing (Goyal, Vin and Cheng 1996) over work in tokens: a flow's share
-//! is its weight's, whatever the others send. The queue is bounded in requests, bytes and time; when it is full, the
-//! flow that holds the most for its weight gives way.
+//! is its weight's, whatever the others send. While one floods and another is there too, the flood fills endpoints
+//! less, see [`shares`]: what has been sent can no longer be overtaken. The queue is bounded in requests, bytes and
+//! time; when it is full, the flow that holds the most for its weight gives way.
 
 mod flow;
+mod shares;
 
 use super::drain::Drain;
 use crate::prefix::EndpointId;
 use crate::time::Mono;
 use flow::{Flow, Waiting};
+use shares::Shares;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
@@ -41,6 +44,10 @@ pub struct QueueSettings {
     pub max_bytes: u64,
     /// B: an endpoint with more than this to prefill, in seconds, gets nothing from the queue.
     pub hold_above_s: f64,
+    /// The same for a flow that floods, see [`shares`]; at most `hold_above_s`.
+    pub hold_flood_above_s: f64,
+    /// Share of its KV cache in use from which on an endpoint gets nothing of a flow that floods.
+    pub flood_kv_share: f64,
     /// Own miss, in mean misses, from which a request goes W later than one that misses nothing; shorter ones in
     /// proportion.
     pub long_miss: f64,
@@ -57,6 +64,8 @@ impl Default for QueueSettings {
             max_requests: 1024,
             max_bytes: 256 << 20,
             hold_above_s: 1.0,
+            hold_flood_above_s: 0.3,
+            flood_kv_share: 0.9,
             long_miss: 3.0,
             overtake: Duration::from_secs(60),
             look_ahead: 96,
@@ -83,6 +92,47 @@ pub struct Arrival {
     pub fresh: bool,
 }
 
+/// What a flow is to the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Nobody floods.
+    Even,
+    /// It has had much more lately than another that is there too.
+    Floods,
+    /// It is there beside one that floods.
+    Beside,
+}
+
+impl QueueSettings {
+    /// How full an endpoint may be that takes a request of a flow of this standing.
+    pub fn limit(&self, standing: Standing) -> Limit {
+        let (pending_s, kv_share) = match standing {
+            Standing::Floods => (
+                self.hold_flood_above_s.min(self.hold_above_s),
+                self.flood_kv_share,
+            ),
+            Standing::Even | Standing::Beside => (self.hold_above_s, f64::INFINITY),
+        };
+        Limit {
+            pending_s,
+            kv_share,
+            diverts: standing == Standing::Beside,
+        }
+    }
+}
+
+/// How full an endpoint may be that takes a request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limit {
+    /// Prefill that it has pending, in seconds.
+    pub pending_s: f64,
+    /// Share of its KV cache that is in use, as far as is known.
+    pub kv_share: f64,
+    /// Where the best endpoint is fuller, the request goes to another one if that answers sooner; otherwise it waits
+    /// for the best one.
+    pub diverts: bool,
+}
+
 /// What became of a request that was offered its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -92,17 +142,17 @@ pub enum Verdict {
     Busy(EndpointId),
     /// The working set has no room for it: no other fresh request goes before it.
     Gated,
-    /// No endpoint takes anything now.
+    /// No endpoint takes anything now within the limit.
     Stop,
 }
 
 /// The endpoints, as a queue sees them that offers turns.
 pub trait Offers<T> {
     /// Whether the endpoint takes anything now.
-    fn is_free(&self, endpoint: EndpointId) -> bool;
+    fn is_free(&self, endpoint: EndpointId, limit: &Limit) -> bool;
 
     /// Puts the request on its way if it can go now.
-    fn offer(&mut self, arrival: &Arrival, payload: &mut T) -> Verdict;
+    fn offer(&mut self, arrival: &Arrival, payload: &mut T, limit: &Limit) -> Verdict;
 }
 
 /// Names a waiting request.
@@ -144,6 +194,9 @@ pub struct Queue<T> {
     bytes: u64,
     arrivals: u64,
     drain: Drain,
+    shares: Shares,
+    /// What a flow has had lately, for its weight, that floods.
+    flood_from: Option<f64>,
     /// Mean miss of those who came last, in seconds.
     mean_miss_s: f64,
     /// Waiting requests that are fresh, and how fast such ones leave: the gate, not the prefill, sets their pace.
@@ -162,6 +215,8 @@ impl<T> Queue<T> {
             bytes: 0,
             arrivals: 0,
             drain: Drain::default(),
+            shares: Shares::default(),
+            flood_from: None,
             mean_miss_s: 0.0,
             fresh: 0,
             fresh_drain: Drain::default(),
@@ -213,9 +268,11 @@ impl<T> Queue<T> {
             weight: arrival.weight.max(f64::MIN_POSITIVE),
             ..arrival
         };
-        if !self.flows.contains_key(&arrival.flow) && self.flows.len() >= MAX_FLOWS {
+        let is_known = self.flows.contains_key(&arrival.flow) || self.shares.contains(arrival.flow);
+        if !is_known && self.flows.len().max(self.shares.len()) >= MAX_FLOWS {
             arrival.flow = OTHERS;
         }
+        self.shares.came(now, arrival.flow, arrival.weight);
         let Some(gave_way) = self.make_room(&arrival) else {
             return Entered::Full(payload);
         };
@@ -276,12 +333,24 @@ impl<T> Queue<T> {
         let mut turns: BinaryHeap<_> = waiting
             .map(|(id, flow)| Reverse(Turn::first(*id, flow, self.virtual_time)))
             .collect();
-        let mut gated = false;
+        self.shares.pass(now);
+        self.flood_from = self.shares.flood_from(now);
+        let (mut gated, mut floods_stopped) = (false, false);
         while let Some(Reverse(turn)) = turns.pop() {
-            let Some((next, verdict)) = self.offer(now, &turn, gated, fleet) else {
+            let standing = self.standing(now, turn.flow);
+            let floods = standing == Standing::Floods;
+            if floods && floods_stopped {
+                continue;
+            }
+            let limit = self.settings.limit(standing);
+            let Some((next, verdict)) = self.offer(now, &turn, gated, &limit, fleet) else {
                 continue;
             };
             match verdict {
+                Some(Verdict::Stop) if floods => {
+                    floods_stopped = true;
+                    continue;
+                }
                 Some(Verdict::Stop) => break,
                 Some(Verdict::Gated) => gated = true,
                 Some(Verdict::Placed | Verdict::Busy(_)) | None => {}
@@ -292,6 +361,25 @@ impl<T> Queue<T> {
         }
         self.settle();
         before - self.len
+    }
+
+    /// How full an endpoint may be that takes a request of this flow.
+    pub fn limit_of(&self, now: Mono, flow: FlowId) -> Limit {
+        self.settings.limit(self.standing(now, flow))
+    }
+
+    /// Whether some flow floods, as of the last pump: then everything goes through the queue, so that each flow goes by
+    /// its own limit.
+    pub fn is_flooded(&self) -> bool {
+        self.flood_from.is_some()
+    }
+
+    fn standing(&self, now: Mono, flow: FlowId) -> Standing {
+        match self.flood_from {
+            None => Standing::Even,
+            Some(from) if self.shares.level(now, flow) >= from => Standing::Floods,
+            Some(_) => Standing::Beside,
+        }
     }
 
     /// What a request can expect that would enter now. `assumed_rate`: tokens that the fleet takes per second, as
@@ -352,6 +440,7 @@ impl<T> Queue<T> {
         now: Mono,
         turn: &Turn,
         gated: bool,
+        limit: &Limit,
         fleet: &mut impl Offers<T>,
     ) -> Option<(Turn, Option<Verdict>)> {
         let flow = self.flows.get_mut(&turn.flow)?;
@@ -361,8 +450,9 @@ impl<T> Queue<T> {
             looked: turn.looked + 1,
             ..*turn
         };
-        let still_waits =
-            |(since, endpoint): (Mono, EndpointId)| now < since + RECONSIDER && !fleet.is_free(endpoint);
+        let still_waits = |(since, endpoint): (Mono, EndpointId)| {
+            now < since + RECONSIDER && !fleet.is_free(endpoint, limit)
+        };
         if gated && waiting.arrival.fresh {
             // Those whom the gate holds back must not hide the others.
             next.looked = turn.looked;
@@ -371,7 +461,7 @@ impl<T> Queue<T> {
         if waiting.prefers.is_some_and(still_waits) {
             return Some((next, None));
         }
-        let verdict = fleet.offer(&waiting.arrival, &mut waiting.payload);
+        let verdict = fleet.offer(&waiting.arrival, &mut waiting.payload, limit);
         waiting.prefers = match verdict {
             Verdict::Busy(endpoint) => Some((now, endpoint)),
             _ => None,
@@ -386,6 +476,7 @@ impl<T> Queue<T> {
             };
             if let Some(Waiting { arrival, .. }) = self.take(ticket) {
                 self.drain.placed(arrival.work);
+                self.shares.went(now, arrival.flow, arrival.work);
                 self.fresh_drain.placed(f64::from(u8::from(arrival.fresh)));
             }
         }

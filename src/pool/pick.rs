@@ -8,8 +8,8 @@ use super::prompt::Prompt;
 use super::slow_start::SlowStart;
 use super::snapshot::{Entry, Snapshot, State};
 use super::{Picker, Pool};
-use crate::overload::queue::Verdict;
-use crate::overload::turn::{Conditions, Room};
+use crate::overload::queue::{Limit, Verdict};
+use crate::overload::turn::{Conditions, Fullness, Room};
 use crate::prefix::{EndpointId, MAX_ENDPOINTS, Provisional};
 use crate::scheduling::{Decision, EndpointView, RequestView, Scheduler, Scored};
 use crate::time::Mono;
@@ -32,8 +32,8 @@ struct Match {
 /// On which terms a prompt is placed, or has to wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
-    /// B, in seconds.
-    pub hold_above_s: f64,
+    /// How full an endpoint may be that takes it.
+    pub limit: Limit,
     /// It is its turn in the queue: the endpoint that is chosen must be free. Otherwise any free one will do.
     pub turn: bool,
     /// Others wait already: only what its wait depends on is asked.
@@ -87,14 +87,14 @@ impl Pool {
         let snapshot = self.snapshot.load_full();
         let mut picker = self.picker.lock();
         picker.prefill_due.release(now);
-        let room = self.room_of(&snapshot, &picker, terms.hold_above_s, now);
-        let free = !room.is_empty() && room.is_any_free();
+        let room = self.room_of(&snapshot, &picker, now);
+        let free = !room.is_empty() && room.is_any_free(&terms.limit);
         let none_ready = snapshot.ready().next().is_none();
         if !(free || none_ready) || terms.ask_only {
             let held = self.assess(&snapshot, &prompt, &picker, Verdict::Stop, now);
             return Err((prompt, held));
         }
-        let room = Some(&room).filter(|_| terms.turn);
+        let room = Some((&room, &terms.limit)).filter(|_| terms.turn);
         let mut best_match_tokens = 0;
         let choose = |scheduler: &Scheduler, request: &RequestView, views: &[EndpointView], rng: &mut _| {
             best_match_tokens = views.iter().map(|view| view.match_tokens).max().unwrap_or(0);
@@ -161,15 +161,15 @@ impl Pool {
         }
     }
 
-    /// Which endpoints may be sent something from the queue.
-    pub(super) fn room(&self, hold_above_s: f64, now: Mono) -> Room {
+    /// How full the endpoints are that may be sent something from the queue.
+    pub(super) fn room(&self, now: Mono) -> Room {
         let snapshot = self.snapshot.load();
         let mut picker = self.picker.lock();
         picker.prefill_due.release(now);
-        self.room_of(&snapshot, &picker, hold_above_s, now)
+        self.room_of(&snapshot, &picker, now)
     }
 
-    fn room_of(&self, snapshot: &Snapshot, picker: &Picker, hold_above_s: f64, now: Mono) -> Room {
+    fn room_of(&self, snapshot: &Snapshot, picker: &Picker, now: Mono) -> Room {
         let open = snapshot
             .entries
             .iter()
@@ -181,10 +181,11 @@ impl Pool {
             let pending = entry.endpoint.load.sample().pending_prefill_tokens;
             picker.scheduler.prefill_s_per_token(now, entry.endpoint.id) * pending as f64
         };
-        Room::new(
-            hold_above_s,
-            open.map(|entry| (entry.endpoint.id, pending_s(entry))),
-        )
+        Room::new(open.map(|entry| Fullness {
+            endpoint: entry.endpoint.id,
+            pending_s: pending_s(entry),
+            kv_share: entry.gauges(now, self.settings.stale_after).kv_usage,
+        }))
     }
 
     fn carry_out(

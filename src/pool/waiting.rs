@@ -7,7 +7,7 @@ use super::plan::Plan;
 use super::prompt::Prompt;
 use super::{Pool, State};
 use crate::overload::queue::{
-    Arrival, Entered, FlowId, Offers, Outlook, Queue, QueueSettings, Ticket, Verdict,
+    Arrival, Entered, FlowId, Limit, Offers, Outlook, Queue, QueueSettings, Standing, Ticket, Verdict,
 };
 use crate::overload::turn::Room;
 use crate::prefix::EndpointId;
@@ -17,7 +17,7 @@ use http::HeaderName;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::oneshot;
 
@@ -169,6 +169,8 @@ pub struct WaitingRoom {
     metrics: QueueMetrics,
     /// Those who wait, readable without the lock: at normal load nobody takes it.
     len: AtomicUsize,
+    /// A tenant floods: then nobody goes past the queue.
+    is_flooded: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -218,8 +220,14 @@ impl WaitingRoom {
                 tokens_per_s: 0.0,
             }),
             len: AtomicUsize::new(0),
+            is_flooded: AtomicBool::new(false),
             metrics,
         }
+    }
+
+    /// Whether a request may go straight out: nobody waits, and no tenant floods.
+    fn is_passable(&self) -> bool {
+        self.len.load(Ordering::Relaxed) == 0 && !self.is_flooded.load(Ordering::Relaxed)
     }
 
     /// Goes by other rules from now on. Who waits keeps place and patience.
@@ -234,6 +242,7 @@ impl WaitingRoom {
 
     fn publish(&self, inner: &Inner) {
         self.len.store(inner.queue.len(), Ordering::Relaxed);
+        self.is_flooded.store(inner.queue.is_flooded(), Ordering::Relaxed);
     }
 
     fn leave(&self, ticket: Ticket) {
@@ -258,6 +267,8 @@ fn rules(settings: Option<&WaitingSettings>) -> QueueSettings {
     settings.map_or(
         QueueSettings {
             hold_above_s: f64::INFINITY,
+            hold_flood_above_s: f64::INFINITY,
+            flood_kv_share: f64::INFINITY,
             ..QueueSettings::default()
         },
         |settings| settings.queue,
@@ -304,9 +315,9 @@ impl Pool {
             return Admission::Placed(self.place(prompt, now));
         };
         let terms = Terms {
-            hold_above_s: settings.queue.hold_above_s,
+            limit: settings.queue.limit(Standing::Even),
             turn: false,
-            ask_only: self.waiting.len.load(Ordering::Relaxed) > 0,
+            ask_only: !self.waiting.is_passable(),
         };
         match self.place_on(prompt, terms, now) {
             Ok(plan) => Admission::Placed(plan),
@@ -386,12 +397,10 @@ impl Pool {
     fn pump_locked(self: &Arc<Self>, room: &WaitingRoom, inner: &mut Inner, now: Mono) {
         inner.last_pump = now;
         inner.now = inner.now.max(now);
-        let hold_above_s = inner.queue.settings().hold_above_s;
         let mut offers = Pump {
             pool: self,
-            hold_above_s,
             now,
-            room: self.room(hold_above_s, now),
+            room: self.room(now),
             metrics: &room.metrics,
         };
         inner.queue.pump(now, &mut offers);
@@ -433,12 +442,12 @@ impl Pool {
     /// How long `prompt` would wait if it came now; `None` when it would go straight out.
     pub fn outlook(&self, prompt: &Prompt, claim: Claim, now: Mono) -> Option<Expected> {
         let settings = self.settings.waiting.as_ref()?;
-        let free = self.room(settings.queue.hold_above_s, now);
-        let free = free.is_any_free() || free.is_empty();
+        let room = self.room(now);
         let gate = self.gate_outlook(prompt, now);
         let no_room = gate.is_some_and(|gate| gate.endpoints.iter().all(|(.., admits)| !admits));
         let held = self.wait_of(prompt, now);
         let inner = self.waiting.inner.lock();
+        let free = room.is_any_free(&inner.queue.limit_of(now, claim.flow)) || room.is_empty();
         let why = match (no_room, free) {
             (true, _) => Why::NoRoom,
             (false, false) => Why::Busy,
@@ -497,32 +506,31 @@ impl Pool {
 /// One pump of a pool's queue.
 struct Pump<'a> {
     pool: &'a Arc<Pool>,
-    hold_above_s: f64,
     now: Mono,
     room: Room,
     metrics: &'a QueueMetrics,
 }
 
 impl Offers<Waiter> for Pump<'_> {
-    fn is_free(&self, endpoint: EndpointId) -> bool {
-        self.room.is_free(endpoint)
+    fn is_free(&self, endpoint: EndpointId, limit: &Limit) -> bool {
+        self.room.is_free(endpoint, limit)
     }
 
-    fn offer(&mut self, arrival: &Arrival, waiter: &mut Waiter) -> Verdict {
-        if self.room.is_empty() || !self.room.is_any_free() {
+    fn offer(&mut self, arrival: &Arrival, waiter: &mut Waiter, limit: &Limit) -> Verdict {
+        if self.room.is_empty() || !self.room.is_any_free(limit) {
             return Verdict::Stop;
         }
         let Some(prompt) = waiter.prompt.take() else {
             return Verdict::Placed;
         };
         let terms = Terms {
-            hold_above_s: self.hold_above_s,
+            limit: *limit,
             turn: true,
             ask_only: false,
         };
         match self.pool.place_on(prompt, terms, self.now) {
             Ok(plan) => {
-                self.room = self.pool.room(self.hold_above_s, self.now);
+                self.room = self.pool.room(self.now);
                 self.metrics.waited(self.now.since(arrival.arrived));
                 if let Some(turn) = waiter.turn.take()
                     && let Err(Ok(mut plan)) = turn.send(Ok(plan))

@@ -8,6 +8,8 @@ use std::time::Duration;
 /// Every value that can be changed.
 const NAMES: &[&str] = &[
     "hold_above",
+    "hold_flood_above",
+    "flood_kv_share",
     "long_miss",
     "overtake",
     "look_ahead",
@@ -60,6 +62,8 @@ impl Tuning {
         let time = Duration::from_secs_f64(self.value);
         match self.name {
             "hold_above" => queue.hold_above_s = self.value,
+            "hold_flood_above" => queue.hold_flood_above_s = self.value,
+            "flood_kv_share" => queue.flood_kv_share = self.value,
             "long_miss" => queue.long_miss = self.value,
             "overtake" => queue.overtake = time,
             "look_ahead" => queue.look_ahead = self.value as usize,

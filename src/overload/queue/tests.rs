@@ -38,11 +38,11 @@ fn endless<F: FnMut(&Arrival, &mut u32) -> Verdict>(offer: F) -> Endless<F> {
 const BUSY: EndpointId = EndpointId(7);
 
 impl<F: FnMut(&Arrival, &mut u32) -> Verdict> Offers<u32> for Endless<F> {
-    fn is_free(&self, endpoint: EndpointId) -> bool {
+    fn is_free(&self, endpoint: EndpointId, _: &Limit) -> bool {
         endpoint != BUSY
     }
 
-    fn offer(&mut self, arrival: &Arrival, name: &mut u32) -> Verdict {
+    fn offer(&mut self, arrival: &Arrival, name: &mut u32, _: &Limit) -> Verdict {
         (self.0)(arrival, name)
     }
 }
@@ -197,6 +197,91 @@ fn work_counts_not_requests() {
     }
     let next = go(&mut queue, 20);
     assert_eq!(next.iter().filter(|n| **n >= 100).count(), 2, "{next:?}");
+}
+
+/// An endpoint whose pending prefill is this, and that is given nothing more while it is above a request's limit;
+/// what goes there adds an eighth of a second.
+struct Filling {
+    pending_s: f64,
+    gone: Vec<(u32, f64)>,
+}
+
+impl Offers<u32> for Filling {
+    fn is_free(&self, _: EndpointId, limit: &Limit) -> bool {
+        self.pending_s <= limit.pending_s
+    }
+
+    fn offer(&mut self, _: &Arrival, name: &mut u32, limit: &Limit) -> Verdict {
+        if self.pending_s > limit.pending_s {
+            return Verdict::Stop;
+        }
+        self.gone.push((*name, self.pending_s));
+        self.pending_s += 0.125;
+        Verdict::Placed
+    }
+}
+
+/// What goes to an endpoint that is idle at first, and how much is pending there then.
+fn fill(queue: &mut Queue<u32>, now: Mono) -> Filling {
+    let mut fleet = Filling {
+        pending_s: 0.0,
+        gone: Vec::new(),
+    };
+    queue.pump(now, &mut fleet);
+    fleet
+}
+
+fn of_flow(flow: u64, arrived_s: f64) -> Arrival {
+    Arrival {
+        flow: FlowId(flow),
+        ..arrival(arrived_s)
+    }
+}
+
+#[test]
+fn a_flood_fills_endpoints_less_while_another_flow_is_there() {
+    let mut queue = Queue::new(QueueSettings::default());
+    for n in 0..100 {
+        enter(&mut queue, of_flow(0, 0.0), n);
+    }
+    assert_eq!(
+        fill(&mut queue, at(0.0)).gone.len(),
+        9,
+        "from 0 to 8 eighths are pending"
+    );
+    assert!(!queue.is_flooded());
+    enter(&mut queue, of_flow(1, 1.0), 100);
+    let beside = fill(&mut queue, at(1.0));
+    assert_eq!(beside.gone, [(100, 0.0), (9, 0.125), (10, 0.25)]);
+    assert!(queue.is_flooded());
+    let limits = [0, 1, 2].map(|flow| queue.limit_of(at(1.0), FlowId(flow)));
+    assert_eq!(limits.map(|limit| limit.pending_s), [0.3, 1.0, 1.0]);
+    assert_eq!(limits.map(|limit| limit.kv_share <= 0.9), [true, false, false]);
+    assert_eq!(limits.map(|limit| limit.diverts), [false, true, true]);
+    // A minute after the other was there last all is as before.
+    assert_eq!(fill(&mut queue, at(62.0)).gone.len(), 9);
+    assert!(!queue.is_flooded() && !queue.is_empty());
+}
+
+#[test]
+fn where_a_flood_has_no_room_another_flow_still_has() {
+    let mut queue = Queue::new(QueueSettings::default());
+    for n in 0..50 {
+        enter(&mut queue, of_flow(0, 0.0), n);
+    }
+    fill(&mut queue, at(0.0));
+    enter(&mut queue, of_flow(1, 1.0), 100);
+    let mut busy = Filling {
+        pending_s: 0.5,
+        gone: Vec::new(),
+    };
+    queue.pump(at(1.0), &mut busy);
+    assert_eq!(busy.gone, [(100, 0.5)]);
+    let never_more = QueueSettings {
+        hold_above_s: 0.2,
+        ..QueueSettings::default()
+    };
+    assert_eq!(never_more.limit(Standing::Floods).pending_s, 0.2);
 }
 
 #[test]

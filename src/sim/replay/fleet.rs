@@ -189,6 +189,11 @@ impl Fleet {
 }
 
 impl Pod {
+    /// Share of the KV cache in use, as sampled last.
+    pub fn kv_share(&self) -> Option<f64> {
+        self.scraped.kv_usage
+    }
+
     /// Counters move at step ends only, so what they show now is what they showed at the sampling.
     fn sample(&mut self, sample: u64) {
         if self.sample < sample || sample == u64::MAX {

@@ -2,7 +2,7 @@
 
 use super::fleet::{Change, ChangeKind, Fleet, FleetSpec, NEVER, true_constants};
 use super::workload::{Turn, Workload};
-use crate::overload::queue::Verdict;
+use crate::overload::queue::{Limit, Verdict};
 use crate::overload::turn::{Conditions, Room};
 use crate::overload::working_set::{Stay, Visit, WorkingSet};
 use crate::prefix::{BlockHash, EndpointId, Provisional};
@@ -265,7 +265,7 @@ impl<'a> Replay<'a> {
         &mut self,
         now: Mono,
         request: Request,
-        room: Option<&Room>,
+        room: Option<(&Room, &Limit)>,
         gated: bool,
     ) -> Result<(), Verdict> {
         let Some(turn) = self.turn(&request) else {

@@ -54,7 +54,10 @@ impl Stream {
             let prompt_tokens = around(&mut rng, self.prompt_tokens, self.prompt_sigma).min(100_000);
             let output_tokens = around(&mut rng, self.output_tokens, 0.8);
             let content = self.tenant << 40 | sessions.len() as u64;
-            let mut session = Session::single(now_s, turn(&[(content, prompt_tokens)], output_tokens, block_size));
+            let mut session = Session::single(
+                now_s,
+                turn(&[(content, prompt_tokens)], output_tokens, block_size),
+            );
             session.tenant = self.tenant;
             sessions.push(session);
             now_s += exponential(&mut rng, self.rps);

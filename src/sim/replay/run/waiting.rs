@@ -2,8 +2,8 @@
 
 use super::super::fleet::NEVER;
 use super::{Replay, Request, visit};
-use crate::overload::queue::{Arrival, Entered, FlowId, Offers, Queue, QueueSettings, Verdict};
-use crate::overload::turn::Room;
+use crate::overload::queue::{Arrival, Entered, FlowId, Limit, Offers, Queue, QueueSettings, Verdict};
+use crate::overload::turn::{Fullness, Room};
 use crate::overload::working_set::{Stay, Visit, WorkingSetSettings};
 use crate::prefix::EndpointId;
 use crate::time::Mono;
@@ -97,8 +97,9 @@ impl Replay<'_> {
             self.send(now, request);
             return;
         };
-        let limit_s = waiting.queue.settings().hold_above_s;
-        let straight = waiting.queue.is_empty() && self.room(now, limit_s).is_any_free();
+        let queue = &waiting.queue;
+        let limit = queue.limit_of(now, self.flow(&request));
+        let straight = queue.is_empty() && !queue.is_flooded() && self.room(now).is_any_free(&limit);
         if straight && self.place(now, request, None, true).is_ok() {
             return;
         }
@@ -150,6 +151,10 @@ impl Replay<'_> {
         }
     }
 
+    fn flow(&self, request: &Request) -> FlowId {
+        FlowId(self.workload.sessions[request.session as usize].tenant)
+    }
+
     fn arrival(&mut self, now: Mono, request: &Request) -> Option<(Arrival, Option<Stay>)> {
         let turn = self.turn(request)?;
         self.keys.clear();
@@ -163,7 +168,7 @@ impl Replay<'_> {
             .map_or(0.0, |view| self.scheduler.prefill_s_per_token(now, view.id));
         let output = self.scheduler.expected_output_tokens("replay", None);
         let arrival = Arrival {
-            flow: FlowId(self.workload.sessions[request.session as usize].tenant),
+            flow: self.flow(request),
             weight: 1.0,
             arrived: request.arrived_at,
             deadline: NEVER,
@@ -192,7 +197,7 @@ impl Replay<'_> {
         }
         waiting.last_pump = now;
         let settings = *waiting.queue.settings();
-        let room = self.room(now, settings.hold_above_s);
+        let room = self.room(now);
         let mut offers = Pump {
             now,
             settings,
@@ -205,13 +210,14 @@ impl Replay<'_> {
         self.waiting = Some(waiting);
     }
 
-    fn room(&self, now: Mono, limit_s: f64) -> Room {
+    fn room(&self, now: Mono) -> Room {
         let pods = self.fleet.pods.iter().filter(|pod| pod.in_rotation);
         let pending_s = |id, tokens: u64| self.scheduler.prefill_s_per_token(now, id) * tokens as f64;
-        Room::new(
-            limit_s,
-            pods.map(|pod| (pod.id, pending_s(pod.id, pod.load.pending_tokens))),
-        )
+        Room::new(pods.map(|pod| Fullness {
+            endpoint: pod.id,
+            pending_s: pending_s(pod.id, pod.load.pending_tokens),
+            kv_share: pod.kv_share(),
+        }))
     }
 }
 
@@ -226,18 +232,18 @@ struct Pump<'p, 'a> {
 }
 
 impl Offers<Ticket> for Pump<'_, '_> {
-    fn is_free(&self, endpoint: EndpointId) -> bool {
-        self.room.is_free(endpoint)
+    fn is_free(&self, endpoint: EndpointId, limit: &Limit) -> bool {
+        self.room.is_free(endpoint, limit)
     }
 
-    fn offer(&mut self, arrival: &Arrival, ticket: &mut Ticket) -> Verdict {
-        if !self.room.is_any_free() {
+    fn offer(&mut self, arrival: &Arrival, ticket: &mut Ticket, limit: &Limit) -> Verdict {
+        if !self.room.is_any_free(limit) {
             return Verdict::Stop;
         }
         self.audit.offered.insert(ticket.number, self.now);
         let verdict = match self
             .replay
-            .place(self.now, ticket.request, Some(&self.room), true)
+            .place(self.now, ticket.request, Some((&self.room, limit)), true)
         {
             Ok(()) => Verdict::Placed,
             Err(verdict) => verdict,
@@ -256,7 +262,7 @@ impl Offers<Ticket> for Pump<'_, '_> {
 
 impl Pump<'_, '_> {
     fn placed(&mut self, arrival: &Arrival, ticket: &Ticket) {
-        self.room = self.replay.room(self.now, self.settings.hold_above_s);
+        self.room = self.replay.room(self.now);
         let went = (arrival.flow.0, arrival.arrived, ticket.number, arrival.fresh);
         self.audit.waiting.remove(&went);
         if let (Some(gate), Some(stay)) = (&mut self.replay.gate, ticket.announced) {
