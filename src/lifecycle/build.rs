@@ -227,6 +227,7 @@ fn waiting(of: &schema::Queue) -> anyhow::Result<Option<WaitingSettings>> {
             max_requests: of.max_requests.into(),
             max_bytes: of.max_bytes.0,
             hold_above_s: of.hold_above.as_secs_f64(),
+            hold_flood_above_s: of.hold_flood_above.as_secs_f64(),
             overtake: of.overtake.0,
             ..QueueSettings::default()
         },

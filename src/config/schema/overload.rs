@@ -30,6 +30,9 @@ pub struct Queue {
     pub timeout: Period,
     /// An endpoint that has more than this to prefill gets nothing from the queue.
     pub hold_above: Period,
+    /// The same for a tenant that takes much more than another that is there too: at most `hold_above`. Less lets the
+    /// other's requests through sooner; much less than an engine step takes costs throughput.
+    pub hold_flood_above: Period,
     /// Short prompts may go before long ones, but never before one that came this much earlier.
     pub overtake: Period,
     /// Request header that names the tenant; the queue is shared fairly between tenants. Default: the API key.
@@ -50,6 +53,7 @@ impl Default for Queue {
             max_bytes: ByteSize::mib(256),
             timeout: Period::from_secs(60),
             hold_above: Period::from_secs(1),
+            hold_flood_above: Period::from_millis(300),
             overtake: Period::from_secs(60),
             tenant_header: None,
             priority_header: None,
