@@ -5,8 +5,12 @@ use crate::time::Mono;
 /// Half-life of what was observed, in seconds: long against one prefill, short against a change of traffic.
 const HALF_LIFE_S: f64 = 20.0;
 
-/// Seconds of observation that the rate assumed at the start weighs as much as.
-const START_STRENGTH_S: f64 = 2.0;
+/// Seconds of observation that the rate assumed at the start weighs as much as,
+const START_STRENGTH_S: f64 = 1.0;
+
+/// and how soon half of that is forgotten, in seconds: an assumption that is far too high would otherwise outweigh what
+/// is seen by as much as it is wrong.
+const START_HALF_LIFE_S: f64 = 0.5;
 
 /// Work that left a queue per second of its being in use, with exponential forgetting.
 #[derive(Clone, Debug)]
@@ -36,7 +40,7 @@ impl Drain {
             let elapsed_s = now.since(self.settled).as_secs_f64();
             let keep = (-elapsed_s / HALF_LIFE_S).exp2();
             self.work *= keep;
-            self.assumed_s *= keep;
+            self.assumed_s *= (-elapsed_s / START_HALF_LIFE_S).exp2();
             self.busy_s = self.busy_s * keep + elapsed_s;
         }
         self.settled = self.settled.max(now);
@@ -74,6 +78,16 @@ mod tests {
         assert!((drain.rate(500.0) - 100.0).abs() < 5.0, "{}", drain.rate(500.0));
         drained(400.0, 120.0, 240.0, &mut drain);
         assert!((drain.rate(500.0) - 400.0).abs() < 30.0, "{}", drain.rate(500.0));
+    }
+
+    #[test]
+    fn an_assumption_that_is_wrong_by_a_hundred_is_outweighed_within_seconds() {
+        for assumed in [1.0, 100.0, 10_000.0] {
+            let mut drain = Drain::default();
+            drained(100.0, 0.0, 4.0, &mut drain);
+            let rate = drain.rate(assumed);
+            assert!((50.0..200.0).contains(&rate), "{rate} for an assumed {assumed}");
+        }
     }
 
     #[test]

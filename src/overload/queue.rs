@@ -8,6 +8,7 @@
 //! time; when it is full, the flow that holds the most for its weight gives way.
 
 mod flow;
+mod rules;
 mod shares;
 
 use super::drain::Drain;
@@ -19,6 +20,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
+pub use rules::{Limit, QueueSettings, Standing};
+
 /// Flows told apart at a time; those beyond share one. A client can send any key, and memory is bounded.
 const MAX_FLOWS: usize = 4096;
 
@@ -28,50 +31,15 @@ const OTHERS: FlowId = FlowId(u64::MAX);
 /// Arrivals that the mean miss is taken over.
 const MISS_MEMORY: u64 = 200;
 
+/// What waits takes at least this long to prefill, in seconds.
+const SHORTEST_S: f64 = 1e-3;
+
 /// How long a request that waits for one busy endpoint is taken to prefer it, before all are looked at again.
 const RECONSIDER: Duration = Duration::from_millis(250);
 
 /// Names a flow: a hash of tenant and priority.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId(pub u64);
-
-/// What the queue can be told.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct QueueSettings {
-    /// Requests that may wait at a time.
-    pub max_requests: usize,
-    /// Bytes of request bodies that may wait at a time.
-    pub max_bytes: u64,
-    /// B: an endpoint with more than this to prefill, in seconds, gets nothing from the queue.
-    pub hold_above_s: f64,
-    /// The same for a flow that floods, see [`shares`]; at most `hold_above_s`.
-    pub hold_flood_above_s: f64,
-    /// Share of its KV cache in use from which on an endpoint gets nothing of a flow that floods.
-    pub flood_kv_share: f64,
-    /// Own miss, in mean misses, from which a request goes W later than one that misses nothing; shorter ones in
-    /// proportion.
-    pub long_miss: f64,
-    /// W: nobody is overtaken by a request that arrived this much later, or more.
-    pub overtake: Duration,
-    /// Requests of one flow that are looked at when an endpoint frees.
-    pub look_ahead: usize,
-}
-
-impl Default for QueueSettings {
-    /// Chosen by event simulation, see `docs/overload.md`.
-    fn default() -> Self {
-        Self {
-            max_requests: 1024,
-            max_bytes: 256 << 20,
-            hold_above_s: 1.0,
-            hold_flood_above_s: 0.3,
-            flood_kv_share: 0.9,
-            long_miss: 3.0,
-            overtake: Duration::from_secs(60),
-            look_ahead: 96,
-        }
-    }
-}
 
 /// A request as the queue sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -90,47 +58,6 @@ pub struct Arrival {
     pub bytes: u64,
     /// It would add a conversation to the working set: once one of these is held back by the gate, no later one goes.
     pub fresh: bool,
-}
-
-/// What a flow is to the others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// Nobody floods.
-    Even,
-    /// It has had much more lately than another that is there too.
-    Floods,
-    /// It is there beside one that floods.
-    Beside,
-}
-
-impl QueueSettings {
-    /// How full an endpoint may be that takes a request of a flow of this standing.
-    pub fn limit(&self, standing: Standing) -> Limit {
-        let (pending_s, kv_share) = match standing {
-            Standing::Floods => (
-                self.hold_flood_above_s.min(self.hold_above_s),
-                self.flood_kv_share,
-            ),
-            Standing::Even | Standing::Beside => (self.hold_above_s, f64::INFINITY),
-        };
-        Limit {
-            pending_s,
-            kv_share,
-            diverts: standing == Standing::Beside,
-        }
-    }
-}
-
-/// How full an endpoint may be that takes a request.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Limit {
-    /// Prefill that it has pending, in seconds.
-    pub pending_s: f64,
-    /// Share of its KV cache that is in use, as far as is known.
-    pub kv_share: f64,
-    /// Where the best endpoint is fuller, the request goes to another one if that answers sooner; otherwise it waits
-    /// for the best one.
-    pub diverts: bool,
 }
 
 /// What became of a request that was offered its turn.
@@ -382,9 +309,9 @@ impl<T> Queue<T> {
         }
     }
 
-    /// What a request can expect that would enter now. `assumed_rate`: tokens that the fleet takes per second, as
-    /// far as is known without having seen the queue drain.
-    pub fn outlook(&self, arrival: &Arrival, assumed_rate: f64) -> Outlook {
+    /// What a request can expect that would enter now. `endpoints` that prefill side by side are all that is known of
+    /// the pace until the queue was seen to drain.
+    pub fn outlook(&self, arrival: &Arrival, endpoints: u32) -> Outlook {
         let key = self.key(arrival);
         let own = self.flows.get(&arrival.flow);
         let (ahead, mut work) = own.map_or((0, 0.0), |flow| flow.ahead_of(key));
@@ -394,26 +321,34 @@ impl<T> Queue<T> {
         work += others
             .map(|(_, flow)| flow.work().min(per_weight * flow.weight))
             .sum::<f64>();
-        let mut wait_s = work / self.drain.rate(assumed_rate).max(f64::MIN_POSITIVE);
+        let mut wait_s = work / self.rate(endpoints);
         if arrival.fresh {
             let fresh = self.flows.values().flat_map(Flow::iter);
             let ahead = fresh.filter(|(other, _)| other.fresh && self.key(other) <= key);
-            wait_s = wait_s.max(self.fresh_wait_s(ahead.count() + 1, assumed_rate));
+            wait_s = wait_s.max(self.fresh_wait_s(ahead.count() + 1, endpoints));
         }
         Outlook { ahead, wait_s }
     }
 
-    /// Seconds until all that waits now has left the queue.
-    pub fn drained_in_s(&self, assumed_rate: f64) -> f64 {
-        let prefilled_s = self.work() / self.drain.rate(assumed_rate).max(f64::MIN_POSITIVE);
-        prefilled_s.max(self.fresh_wait_s(self.fresh, assumed_rate))
+    /// Seconds until all that waits now has left the queue; `endpoints` as for [`Queue::outlook`].
+    pub fn drained_in_s(&self, endpoints: u32) -> f64 {
+        let prefilled_s = self.work() / self.rate(endpoints);
+        prefilled_s.max(self.fresh_wait_s(self.fresh, endpoints))
+    }
+
+    /// Work that leaves the queue per second. Until that was seen: what waits, in the time that its prefill takes.
+    /// The work is more than that, it has the tokens to be generated in it, so no pace of prefill says how fast it goes.
+    fn rate(&self, endpoints: u32) -> f64 {
+        let miss_s: f64 = self.flows.values().map(Flow::miss_s).sum();
+        let prefilled_in_s = (miss_s / f64::from(endpoints.max(1))).max(SHORTEST_S);
+        let assumed = self.work() / prefilled_in_s;
+        self.drain.rate(assumed).max(f64::MIN_POSITIVE)
     }
 
     /// Seconds until `count` fresh requests have been admitted; until that was seen, as long as their share of the
     /// work takes.
-    fn fresh_wait_s(&self, count: usize, assumed_rate: f64) -> f64 {
-        let rate = self.drain.rate(assumed_rate).max(f64::MIN_POSITIVE);
-        let assumed = rate * self.len as f64 / self.work().max(1.0);
+    fn fresh_wait_s(&self, count: usize, endpoints: u32) -> f64 {
+        let assumed = self.rate(endpoints) * self.len as f64 / self.work().max(1.0);
         count as f64 / self.fresh_drain.rate(assumed).max(f64::MIN_POSITIVE)
     }
 

@@ -50,6 +50,8 @@ pub(super) struct Held {
     pub work_tokens: f64,
     /// Tokens that the pool prefills per second, as far as is known.
     pub tokens_per_s: f64,
+    /// Endpoints that take requests.
+    pub endpoints: u32,
     /// It would add a conversation to the working set.
     pub fresh: bool,
     /// Prompt tokens on the endpoint that holds the most of them.
@@ -156,6 +158,7 @@ impl Pool {
             miss_s: f64::from(missing_tokens) * f64::from(endpoints) / tokens_per_s.max(1.0),
             work_tokens: f64::from(missing_tokens) + f64::from(output_tokens),
             tokens_per_s,
+            endpoints,
             fresh: self.gate_for(prompt).is_some_and(is_fresh),
             best_match_tokens,
         }

@@ -179,8 +179,8 @@ struct Inner {
     last_pump: Mono,
     /// Newest time told, for those who leave without knowing it.
     now: Mono,
-    /// What the fleet prefills per second, as far as is known without the queue.
-    tokens_per_s: f64,
+    /// Endpoints that took requests when the newest request came.
+    endpoints: u32,
 }
 
 /// What waits.
@@ -217,7 +217,7 @@ impl WaitingRoom {
                 queue: Queue::new(rules(settings)),
                 last_pump: Mono::ZERO,
                 now: Mono::ZERO,
-                tokens_per_s: 0.0,
+                endpoints: 1,
             }),
             len: AtomicUsize::new(0),
             is_flooded: AtomicBool::new(false),
@@ -258,7 +258,7 @@ impl WaitingRoom {
 
 impl Inner {
     fn retry_after(&self) -> Duration {
-        seconds(self.queue.drained_in_s(self.tokens_per_s))
+        seconds(self.queue.drained_in_s(self.endpoints))
     }
 }
 
@@ -348,7 +348,7 @@ impl Pool {
         };
         let mut inner = room.inner.lock();
         inner.now = inner.now.max(now);
-        inner.tokens_per_s = held.tokens_per_s;
+        inner.endpoints = held.endpoints;
         let entered = inner.queue.enter(now, arrival, waiter);
         let admission = match entered {
             Entered::Waits { ticket, gave_way } => {
@@ -455,7 +455,7 @@ impl Pool {
             (false, true) => Why::Turn,
         };
         let arrival = self.arrival(settings, claim, &held, now);
-        let queue = inner.queue.outlook(&arrival, held.tokens_per_s);
+        let queue = inner.queue.outlook(&arrival, held.endpoints);
         Some(Expected { queue, why })
     }
 

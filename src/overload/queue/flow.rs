@@ -23,6 +23,7 @@ pub(super) struct Flow<T> {
     finish: f64,
     waiting: BTreeMap<Place, Waiting<T>>,
     work: f64,
+    miss_s: f64,
     bytes: u64,
 }
 
@@ -33,6 +34,7 @@ impl<T> Default for Flow<T> {
             finish: 0.0,
             waiting: BTreeMap::new(),
             work: 0.0,
+            miss_s: 0.0,
             bytes: 0,
         }
     }
@@ -55,6 +57,11 @@ impl<T> Flow<T> {
     /// Work that waits, in tokens.
     pub fn work(&self) -> f64 {
         self.work.max(0.0)
+    }
+
+    /// Prefill that waits, in seconds of one endpoint.
+    pub fn miss_s(&self) -> f64 {
+        self.miss_s.max(0.0)
     }
 
     pub fn oldest(&self) -> Option<Mono> {
@@ -83,6 +90,7 @@ impl<T> Flow<T> {
 
     pub fn insert(&mut self, place: Place, waiting: Waiting<T>) {
         self.work += waiting.arrival.work;
+        self.miss_s += finite(waiting.arrival.miss_s);
         self.bytes += waiting.arrival.bytes;
         self.waiting.insert(place, waiting);
     }
@@ -91,10 +99,11 @@ impl<T> Flow<T> {
         let waiting = self.waiting.remove(&place)?;
         self.bytes -= waiting.arrival.bytes;
         // Sums of floats keep a residue: an empty flow has no work.
-        self.work = if self.waiting.is_empty() {
-            0.0
+        (self.work, self.miss_s) = if self.waiting.is_empty() {
+            (0.0, 0.0)
         } else {
-            self.work - waiting.arrival.work
+            let miss_s = self.miss_s - finite(waiting.arrival.miss_s);
+            (self.work - waiting.arrival.work, miss_s)
         };
         Some(waiting)
     }
@@ -134,4 +143,9 @@ impl<T> Flow<T> {
         self.finish = start + work.max(1.0) / self.weight;
         start
     }
+}
+
+/// An estimate may be anything, and one that is not a number would be all that a sum ever is.
+fn finite(seconds: f64) -> f64 {
+    if seconds.is_finite() { seconds } else { 0.0 }
 }

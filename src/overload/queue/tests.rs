@@ -367,15 +367,53 @@ fn the_outlook_is_what_comes_true() {
             queue.pump_one(at(now_s));
         }
     }
-    let outlook = queue.outlook(&arrival(now_s), 1000.0);
+    let outlook = queue.outlook(&arrival(now_s), 1);
     assert_eq!(outlook.ahead, 300);
     assert!((outlook.wait_s / 60.0 - 1.0).abs() < 0.1, "{outlook:?}");
-    assert!((queue.drained_in_s(1000.0) / 60.0 - 1.0).abs() < 0.1);
+    assert!((queue.drained_in_s(1) / 60.0 - 1.0).abs() < 0.1);
     let newcomer = Arrival {
         flow: FlowId(7),
         ..arrival(now_s)
     };
-    assert!(queue.outlook(&newcomer, 1000.0).wait_s < 1.0);
+    assert!(queue.outlook(&newcomer, 1).wait_s < 1.0);
+}
+
+#[test]
+fn before_the_queue_was_seen_to_drain_its_prefill_says_how_long_it_takes() {
+    // 1,000 prompts of 10 tokens, 0.5 ms each, that are expected to say 200: two endpoints prefill them in 0.25 s.
+    let mut queue = Queue::new(QueueSettings::default());
+    let tiny = Arrival {
+        miss_s: 0.5e-3,
+        work: 210.0,
+        ..arrival(0.0)
+    };
+    for n in 0..1000 {
+        enter(&mut queue, tiny, n);
+    }
+    assert!(
+        (queue.drained_in_s(2) - 0.25).abs() < 1e-9,
+        "{}",
+        queue.drained_in_s(2)
+    );
+    let outlook = queue.outlook(&Arrival { miss_s: 1.0, ..tiny }, 2);
+    assert!((outlook.wait_s - 0.25).abs() < 1e-9, "{outlook:?}");
+    // What is seen counts more: ten go per tenth of a second, and after three seconds 700 have seven more to wait.
+    for tenth in 1..=30 {
+        let mut left = 10;
+        queue.pump(
+            at(f64::from(tenth) / 10.0),
+            &mut endless(|_: &Arrival, _: &mut u32| {
+                if left == 0 {
+                    return Verdict::Stop;
+                }
+                left -= 1;
+                Verdict::Placed
+            }),
+        );
+    }
+    assert_eq!(queue.len(), 700);
+    let drained_in_s = queue.drained_in_s(2);
+    assert!((3.5..14.0).contains(&drained_in_s), "{drained_in_s}");
 }
 
 impl Queue<u32> {

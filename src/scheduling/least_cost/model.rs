@@ -104,6 +104,14 @@ const PACE_MEMORY: f64 = 0.98;
 /// and how many steps' tokens the constants weigh as much as.
 const PACE_START_STEPS: f64 = 4.0;
 
+/// Steps' tokens that a request misses at least that tells the pace. What a smaller one waits for is a seat, or a CPU of
+/// its engine's or the gateway's, and many of them at once would make prefill look slow that nobody waits for.
+const PACE_MIN_STEPS: f64 = 1.0 / 64.0;
+
+/// A request tells at most this many times the pace that is believed: one that was held up for another reason must not
+/// be all that is known.
+const PACE_MAX_FACTOR: f64 = 4.0;
+
 /// An endpoint that taught nothing for this long starts to be judged as the fleet again, in seconds,
 const FADE_FROM_S: f64 = 30.0;
 /// and is judged wholly so after this long: what was slow once must get the chance to show otherwise.
@@ -129,12 +137,13 @@ struct Pace {
 }
 
 impl Pace {
-    fn observe(&mut self, at: &AtDispatch, elapsed_s: f64, step_tokens: f64) {
-        let missing = at.prompt_tokens.saturating_sub(at.cached_tokens);
-        let tokens = at.pending_tokens as f64 + f64::from(missing);
+    fn observe(&mut self, at: &AtDispatch, elapsed_s: f64, assumed: f64, step_tokens: f64) {
+        let missing = f64::from(at.prompt_tokens.saturating_sub(at.cached_tokens));
+        let tokens = at.pending_tokens as f64 + missing;
         // With less, the time is that of one step rather than of its tokens.
-        if tokens >= step_tokens {
-            self.seconds = self.seconds * PACE_MEMORY + elapsed_s;
+        if tokens >= step_tokens && missing >= PACE_MIN_STEPS * step_tokens {
+            let longest_s = PACE_MAX_FACTOR * self.s_per_token(assumed, step_tokens) * tokens;
+            self.seconds = self.seconds * PACE_MEMORY + elapsed_s.min(longest_s);
             self.tokens = self.tokens * PACE_MEMORY + tokens;
         }
     }
@@ -192,16 +201,19 @@ impl FleetModel {
     /// decodes down looks like slow decodes.
     pub fn pace_s_per_token(&self, now: Mono, id: EndpointId) -> f64 {
         let own = self.constants(now, id);
-        let by_constants = |c: &Constants| c.prefill_s_per_token + c.step_s / self.step_tokens;
         let is_told =
             matches!(self.endpoints.get(usize::from(id.0)), Some(Some(own)) if own.assumed.is_some());
         if is_told {
-            return by_constants(&own);
+            return self.pace_by(&own);
         }
-        let fleet = self
-            .pace
-            .s_per_token(by_constants(&self.constants), self.step_tokens);
+        let assumed = self.pace_by(&self.constants);
+        let fleet = self.pace.s_per_token(assumed, self.step_tokens);
         fleet * own.prefill_s_per_token / self.constants.prefill_s_per_token
+    }
+
+    /// a + o / step tokens.
+    fn pace_by(&self, c: &Constants) -> f64 {
+        c.prefill_s_per_token + c.step_s / self.step_tokens
     }
 
     /// Takes an endpoint's constants as told, whatever it shows.
@@ -222,8 +234,9 @@ impl FleetModel {
         if !(self.learn && elapsed_s.is_finite() && elapsed_s > 0.0) {
             return;
         }
-        self.pace.observe(at, elapsed_s, self.step_tokens);
         let c = self.constants;
+        let assumed = self.pace_by(&c);
+        self.pace.observe(at, elapsed_s, assumed, self.step_tokens);
         let sample = self.first_byte_sample(at, elapsed_s);
         let believed = [c.prefill_s_per_token, c.step_s];
         self.first_byte.add(&sample, believed);

@@ -202,3 +202,36 @@ fn learns_decode_drag_from_streams() {
         0.15,
     );
 }
+
+/// The pace in milliseconds per 1,000 tokens, after 50 prompts of 4,000 tokens behind 16,000 that took 0.25 s, and then
+/// `count` first bytes of others.
+fn pace_ms(count: usize, prompt_tokens: u32, pending_tokens: u64, elapsed_s: f64) -> f64 {
+    let mut model = FleetModel::new(FAST, 8192.0, true);
+    let mut observe = |prompt_tokens, pending_tokens, elapsed_s| {
+        let at = AtDispatch {
+            prompt_tokens,
+            pending_tokens,
+            ..AtDispatch::default()
+        };
+        model.observe_first_byte(Mono::ZERO, EndpointId(0), &at, elapsed_s);
+    };
+    (0..50).for_each(|_| observe(4_000, 16_000, 0.25));
+    (0..count).for_each(|_| observe(prompt_tokens, pending_tokens, elapsed_s));
+    model.pace_s_per_token(Mono::ZERO, EndpointId(9)) * 1e6
+}
+
+#[test]
+fn the_pace_is_that_of_requests_that_have_a_step_of_tokens_before_them() {
+    within(pace_ms(0, 0, 0, 0.0), 12.5, 0.05);
+    // 0.8 s for 20,000 tokens.
+    within(pace_ms(300, 4_000, 16_000, 0.8), 40.0, 0.05);
+}
+
+#[test]
+fn a_thousand_tiny_prompts_on_a_starved_machine_do_not_make_prefill_slow() {
+    let tiny_ms = pace_ms(1_000, 10, 20_000, 5.0);
+    assert!(tiny_ms < 25.0, "{tiny_ms}");
+    // One that was held up for a minute counts as 1 s, with 20,000 tokens of the 650,000 that are remembered.
+    let once_ms = pace_ms(1, 4_000, 16_000, 60.0);
+    assert!((12.5..16.0).contains(&once_ms), "{once_ms}");
+}
