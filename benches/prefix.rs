@@ -6,7 +6,8 @@
 use divan::counter::{BytesCount, ItemsCount};
 use divan::{Bencher, black_box};
 use homing::prefix::{BlockHash, ChainHasher, Chunking, EndpointId, PrefixIndex, block_hash, seed};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const OWNERS: usize = 8;
@@ -136,6 +137,73 @@ fn store_evicting(bencher: Bencher, blocks: usize) {
         .counter(ItemsCount::new(CHAIN))
         .with_inputs(next)
         .bench_local_refs(|path| index.store(id, path));
+}
+
+/// Threads at once: the writers of different endpoints share nothing but lines of the table.
+const THREADS: [usize; 2] = [1, 2];
+
+#[divan::bench(threads = THREADS)]
+fn lookup_by_threads(bencher: Bencher) {
+    let (index, ids) = index_with(OWNERS, 1 << 20, 256 << 20);
+    let path = chain(1, CHAIN);
+    ids.iter().for_each(|&id| index.insert(id, &path));
+    bencher.counter(ItemsCount::new(CHAIN)).bench(|| {
+        let mut out = [0; OWNERS];
+        index.matches(black_box(&path), &mut out)
+    });
+}
+
+/// Each thread fills an endpoint of its own, and pushes out what it stored before.
+#[divan::bench(threads = THREADS, sample_count = 2000, sample_size = 1)]
+fn store_by_threads(bencher: Bencher) {
+    thread_local!(static ENDPOINT: Cell<Option<EndpointId>> = const { Cell::new(None) });
+    let index = PrefixIndex::new(256 << 20);
+    let names = AtomicU64::new(0);
+    let endpoint = || ENDPOINT.get().or_else(|| index.register(16 << 10));
+    bencher
+        .counter(ItemsCount::new(CHAIN))
+        .with_inputs(|| {
+            ENDPOINT.set(endpoint());
+            chain(names.fetch_add(1, Ordering::Relaxed), CHAIN)
+        })
+        .bench_refs(|path| ENDPOINT.get().map(|id| index.store(id, path)));
+}
+
+/// Prompts of which the first half is one of 64, each on one of 8 endpoints; as many as one full index holds.
+fn shared_prefix_mix(len: usize) -> (PrefixIndex, Vec<EndpointId>, Vec<Vec<BlockHash>>) {
+    const BLOCKS: usize = 512 << 10;
+    let (index, ids) = index_with(OWNERS, BLOCKS / OWNERS, BLOCKS * 24 + (1 << 20));
+    let prompt = |name: u64| {
+        let mut path = chain(name % 64, len / 2);
+        let follow = |&parent: &u64| Some(block_hash(parent, &name.to_le_bytes()));
+        path.extend(std::iter::successors(path.last().and_then(follow), follow).take(len - len / 2));
+        path
+    };
+    let prompts: Vec<_> = (0..(2 * BLOCKS / len) as u64).map(prompt).collect();
+    for (name, path) in prompts.iter().enumerate() {
+        index.insert(ids[name / 64 % OWNERS], path);
+    }
+    (index, ids, prompts)
+}
+
+#[divan::bench(args = [64, 512])]
+fn lookup_in_mix(bencher: Bencher, len: usize) {
+    let (index, _, prompts) = shared_prefix_mix(len);
+    let (mut out, mut at) = ([0; OWNERS], 0);
+    bencher.counter(ItemsCount::new(len)).bench_local(|| {
+        at = (at + 7919) % prompts.len();
+        index.matches(&prompts[at], &mut out)
+    });
+}
+
+#[divan::bench(args = [64, 512])]
+fn store_in_mix(bencher: Bencher, len: usize) {
+    let (index, ids, prompts) = shared_prefix_mix(len);
+    let mut at = 0;
+    bencher.counter(ItemsCount::new(len)).bench_local(|| {
+        at = (at + 1) % prompts.len();
+        index.store(ids[at / 64 % OWNERS], &prompts[at])
+    });
 }
 
 fn print_lookup_latency() {

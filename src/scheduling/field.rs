@@ -138,29 +138,50 @@ impl<'a> Field<'a> {
         }
     }
 
+    /// Sorts places, which are a fifth of what they stand for, and moves each candidate once.
     fn sort(&self, scored: &mut [Scored], order: Order) {
-        scored.sort_unstable_by(|a, b| {
-            let by_total = match order {
-                Order::HighestFirst => b.total.total_cmp(&a.total),
-                Order::LowestFirst | Order::LowestWithin(_) => a.total.total_cmp(&b.total),
-            };
-            by_total.then_with(|| self.fair_order(a.id, b.id))
-        });
+        let place = |(at, one): (usize, &Scored)| (order.key(one.total), at as u16);
+        let mut places: SmallVec<[Place; INLINE]> = scored.iter().enumerate().map(place).collect();
+        let fair_order =
+            |a: u16, b: u16| self.fair_order(scored[usize::from(a)].id, scored[usize::from(b)].id);
+        places.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| fair_order(a.1, b.1)));
         if let Order::LowestWithin(resolution) = order {
-            self.rotate_near_equals(scored, resolution);
+            self.rotate_near_equals(scored, &mut places, resolution);
         }
+        arrange(scored, &mut places);
     }
 
     /// Among the candidates whose cost the model cannot tell from the lowest, the fair order chooses. Saved work
     /// is no noise, however little: who holds less of the prompt is no equal.
-    fn rotate_near_equals(&self, scored: &mut [Scored], resolution: f64) {
-        let Some(lowest) = scored.first() else { return };
-        let (limit, match_tokens) = (lowest.total + resolution, lowest.match_tokens);
-        let near = scored.partition_point(|s| s.total <= limit);
-        let equals = (0..near).filter(|&index| scored[index].match_tokens >= match_tokens);
-        let fairest = equals.min_by(|&a, &b| self.fair_order(scored[a].id, scored[b].id));
+    fn rotate_near_equals(&self, scored: &[Scored], places: &mut [Place], resolution: f64) {
+        let at = |place: Place| &scored[usize::from(place.1)];
+        let Some(lowest) = places.first().map(|&place| at(place)) else {
+            return;
+        };
+        let limit = lowest.total + resolution;
+        let near = places.partition_point(|&place| at(place).total <= limit);
+        let equals = (0..near).filter(|&index| at(places[index]).match_tokens >= lowest.match_tokens);
+        let fairest = equals.min_by(|&a, &b| self.fair_order(at(places[a]).id, at(places[b]).id));
         if let Some(fairest) = fairest {
-            scored[..=fairest].rotate_right(1);
+            places[..=fairest].rotate_right(1);
+        }
+    }
+}
+
+/// What a candidate is sorted by, and where it stood before.
+type Place = (u64, u16);
+
+/// Brings `scored` into the order of `places`, one cycle of the permutation after the other.
+fn arrange(scored: &mut [Scored], places: &mut [Place]) {
+    for start in 0..places.len() {
+        let mut at = start;
+        loop {
+            let from = usize::from(std::mem::replace(&mut places[at].1, at as u16));
+            if from == start {
+                break;
+            }
+            scored.swap(at, from);
+            at = from;
         }
     }
 }
@@ -175,6 +196,18 @@ pub(super) enum Order {
 }
 
 impl Order {
+    /// Ascends from the best total to the worst.
+    fn key(self, total: f64) -> u64 {
+        // The order of `f64::total_cmp`, as an unsigned number.
+        let bits = total.to_bits();
+        let ascending = bits ^ if bits >> 63 == 1 { u64::MAX } else { 1 << 63 };
+        if self == Self::HighestFirst {
+            !ascending
+        } else {
+            ascending
+        }
+    }
+
     /// Stands in for a total that is not a number: last, never first.
     fn worst(self) -> f64 {
         if self == Self::HighestFirst {
