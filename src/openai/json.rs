@@ -3,7 +3,7 @@
 //! The grammar is RFC 8259 plus `NaN`, `Infinity` and `-Infinity`, which Python's `json` (and so the engine)
 //! accepts. Escapes within strings are not checked here: a wrong one is the engine's to refuse.
 
-use super::word::first_of;
+use super::word::{any_below_space, first_of};
 use memchr::memchr;
 use smallvec::SmallVec;
 
@@ -282,9 +282,28 @@ fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// A minimum instead of a search: it has no early exit, so the compiler makes it one vector operation per 16 bytes.
+/// Minima instead of a search: without an early exit the compiler makes them one vector operation per 16 bytes. The last
+/// ones are looked at twice rather than one by one.
 fn has_control_character(text: &[u8]) -> bool {
-    text.iter().fold(u8::MAX, |least, &byte| least.min(byte)) < 0x20
+    const LANES: usize = 16;
+    let Some(last) = text.last_chunk::<LANES>() else {
+        return has_control_character_short(text);
+    };
+    let mut least = *last;
+    for chunk in text.as_chunks::<LANES>().0 {
+        for (least, byte) in least.iter_mut().zip(chunk) {
+            *least = (*least).min(*byte);
+        }
+    }
+    least.iter().fold(u8::MAX, |least, &byte| least.min(byte)) < 0x20
+}
+
+/// The same for less than 16 bytes.
+fn has_control_character_short(text: &[u8]) -> bool {
+    match (text.first_chunk(), text.last_chunk()) {
+        (Some(first), Some(last)) => any_below_space(*first) || any_below_space(*last),
+        _ => text.iter().any(|&byte| byte < 0x20),
+    }
 }
 
 /// What a value is, by its first byte.
@@ -355,6 +374,11 @@ impl<'a> Elements<'a> {
         self.rest = self.rest.get(length..).unwrap_or_default();
     }
 
+    /// Goes on at `rest`, which follows what the caller has read itself.
+    pub(super) const fn resume(&mut self, rest: &'a [u8]) {
+        self.rest = rest;
+    }
+
     /// Whether a value is an array without elements.
     pub(super) fn is_empty_array(value: &'a [u8]) -> bool {
         shape(value) == Shape::Array && Self::of(value).next().is_none()
@@ -382,6 +406,13 @@ impl<'a> Members<'a> {
         Self {
             rest: object.strip_prefix(b"{").unwrap_or_default(),
         }
+    }
+
+    /// What follows the object, once all its members have been given.
+    pub(super) fn after(&self) -> &'a [u8] {
+        let separators = self.rest.iter().take_while(|byte| is_separator(**byte)).count();
+        let rest = &self.rest[separators..];
+        rest.strip_prefix(b"}").unwrap_or_default()
     }
 
     /// The bytes from the value of the first member named `key` on: where that ends is left open. Nothing is read

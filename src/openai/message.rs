@@ -14,7 +14,22 @@ type OtherMembers<'a> = SmallVec<[(&'a [u8], &'a [u8]); 8]>;
 impl<S: PromptSink> Canon<'_, S> {
     /// The messages of a conversation, or the items of a `/v1/responses` input.
     pub(super) fn messages(&mut self, messages: &[u8]) {
-        Elements::of(messages).for_each(|message| self.message(message));
+        let mut messages = Elements::of(messages);
+        loop {
+            let rest = messages.rest();
+            if shape(rest) == Shape::Object {
+                // Its end is where its members end: to look for it first would be a pass of its own.
+                let mut members = Members::of(rest);
+                self.message(&mut members);
+                messages.resume(members.after());
+            } else if let Some(other) = messages.next() {
+                // No message starts so: it must not read as one more part of the message before.
+                self.put(&[MESSAGE, OPEN]);
+                self.json(other);
+            } else {
+                return;
+            }
+        }
     }
 
     /// A message made of a role and a content that the API takes apart from the messages.
@@ -34,16 +49,11 @@ impl<S: PromptSink> Canon<'_, S> {
         }
     }
 
-    fn message(&mut self, message: &[u8]) {
-        if shape(message) != Shape::Object {
-            // No message starts so: it must not read as one more part of the message before.
-            self.put(&[MESSAGE, OPEN]);
-            return self.json(message);
-        }
+    fn message(&mut self, members: &mut Members<'_>) {
         let (mut role, mut content): (&[u8], &[u8]) = (&[], &[]);
         let mut others = OtherMembers::new();
         let mut scratch = SmallVec::new();
-        for (key, value) in Members::of(message) {
+        for (key, value) in members {
             match word_text(key, &mut scratch) {
                 b"role" => role = value,
                 b"content" => content = value,

@@ -14,6 +14,14 @@ pub(super) const fn first_of(bytes: [u8; 8], a: u8, b: u8) -> Option<usize> {
     }
 }
 
+/// Whether a control character is among eight bytes.
+#[inline]
+pub(super) const fn any_below_space(bytes: [u8; 8]) -> bool {
+    let word = u64::from_le_bytes(bytes);
+    // A borrow may make the byte above one that is below look so too, which changes nothing.
+    word.wrapping_sub(repeat(b' ')) & !word & repeat(0x80) != 0
+}
+
 const fn repeat(byte: u8) -> u64 {
     byte as u64 * 0x0101_0101_0101_0101
 }
@@ -26,6 +34,19 @@ const fn zero_bytes(word: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sees_control_characters_wherever_they_stand() {
+        for byte in 0..=u8::MAX {
+            for at in 0..8 {
+                for other in [b' ', b'~', 0x7F, 0x80, 0xA0, 0xFF] {
+                    let mut bytes = [other; 8];
+                    bytes[at] = byte;
+                    assert_eq!(any_below_space(bytes), byte < b' ', "{bytes:?}");
+                }
+            }
+        }
+    }
 
     #[test]
     fn finds_the_first_of_two_letters() {

@@ -1,4 +1,4 @@
-use super::{Cursor, Elements, Members, NotJson, Shape, shape};
+use super::{Cursor, Elements, Members, NotJson, Shape, has_control_character, shape};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -134,4 +134,19 @@ proptest! {
         });
         prop_assert!(lenient || accepts(text.as_bytes()) == reference.is_ok(), "{} {:?}", text, reference);
     }
+}
+
+#[test]
+fn control_characters_are_found_in_strings_of_any_length() {
+    for length in 1..70 {
+        for at in 0..length {
+            let mut text = vec![b'~'; length];
+            assert!(!has_control_character(&text));
+            text[at] = 0x1F;
+            assert!(has_control_character(&text), "{at} of {length}");
+            text[at] = 0x20;
+            assert!(!has_control_character(&text));
+        }
+    }
+    assert!(!has_control_character(b""));
 }
