@@ -66,6 +66,10 @@ use std::sync::Arc;
 /// vain. Measured in `docs/routing.md`.
 pub const INDEX_MARGIN: f64 = 1.5;
 
+/// The same where a working-set gate keeps the caches from overflowing. It has to know what was evicted: an index that
+/// takes it for cached sends conversations where they are computed anew amid others. Measured in `docs/overload.md`.
+pub const GATED_INDEX_MARGIN: f64 = 1.0;
+
 /// One pool's scheduling: a policy and what it remembers from pick to pick.
 #[derive(Clone, Debug)]
 pub struct Scheduler {

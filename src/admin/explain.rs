@@ -71,6 +71,7 @@ fn working_set_json(outlook: &GateOutlook) -> Value {
     json!({
         "kind": match outlook.kind {
             Kind::Continued => "continued",
+            Kind::Returning => "returning",
             Kind::Known => "known",
             Kind::Fresh => "fresh",
         },

@@ -9,7 +9,6 @@ use crate::kv_events::feed::Feed;
 use crate::pool::health::Thresholds;
 use crate::pool::{CHUNK_BYTES, DEFAULT_BLOCK_TOKENS, Endpoint, Pool};
 use crate::proxy::Gateway;
-use crate::scheduling::INDEX_MARGIN;
 use crate::time::Mono;
 use pingora_core::ErrorType;
 use pingora_core::connectors::http::Connector;
@@ -252,7 +251,8 @@ impl Watch {
             let owned = events.iter().map(|rank| rank.owned_blocks).sum();
             Pool::exact_capacity(tokens, block_tokens, owned)
         } else {
-            let held = tokens as f64 * INDEX_MARGIN * self.endpoint.trust.capacity_share();
+            let margin = self.pool.newest().index_margin();
+            let held = tokens as f64 * margin * self.endpoint.trust.capacity_share();
             let bytes = held * self.pool.bytes_per_token();
             (bytes / CHUNK_BYTES as f64).ceil() as usize
         };

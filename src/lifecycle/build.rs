@@ -289,7 +289,9 @@ fn gate(of: &schema::WorkingSet) -> anyhow::Result<Option<GateSettings>> {
             fraction: of.fraction,
             idle: of.idle.0,
             tenure: of.tenure.0,
+            return_wait: of.return_wait.0,
             regret: of.regret,
+            spare: of.spare,
             ..WorkingSetSettings::default()
         },
         session_headers: headers

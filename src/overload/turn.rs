@@ -1,7 +1,7 @@
 //! Whether a request may go now, and where: one decision under the queue's and the gate's conditions.
 
 use super::queue::{Limit, Verdict};
-use super::working_set::WorkingSet;
+use super::working_set::{Place, Visit, WorkingSet};
 use crate::prefix::EndpointId;
 use crate::scheduling::{Decision, EndpointView, RequestView, Scheduler};
 use crate::time::Mono;
@@ -72,19 +72,19 @@ pub struct Conditions<'a> {
 }
 
 impl Conditions<'_> {
-    /// The request's decision, or why it must wait. `fresh`: it would add a conversation to the working set. A
-    /// decision without candidates is returned as it is.
+    /// The request's decision, or why it must wait; `visit` is what the gate is to know of it. A decision without
+    /// candidates is returned as it is.
     ///
     /// # Errors
     /// [`Verdict::Gated`] or [`Verdict::Busy`].
     pub fn decide(
         &self,
         req: &RequestView,
-        fresh: bool,
+        visit: &Visit,
         views: &[EndpointView],
         rng: &mut (impl Rng + ?Sized),
     ) -> Result<Decision, Verdict> {
-        let gated = self.gated(req, fresh, views);
+        let gated = self.gated(req, visit, views);
         let mut exclude: SmallVec<[EndpointId; 16]> = req.exclude.into();
         exclude.extend_from_slice(&gated);
         let req = RequestView {
@@ -140,25 +140,23 @@ impl Conditions<'_> {
         is_sooner.then_some(decision)
     }
 
-    /// Endpoints whose caches have no room for a fresh request.
-    fn gated(&self, req: &RequestView, fresh: bool, views: &[EndpointView]) -> SmallVec<[EndpointId; 16]> {
-        let Some(gate) = self.gate.filter(|_| fresh) else {
+    /// Endpoints whose caches have no room for the request.
+    fn gated(&self, req: &RequestView, visit: &Visit, views: &[EndpointView]) -> SmallVec<[EndpointId; 16]> {
+        let Some(gate) = self.gate else {
             return SmallVec::new();
         };
         let pace = |view: &EndpointView| self.scheduler.prefill_s_per_token(self.now, view.id);
         let tokens_per_s: f64 = views.iter().map(|view| pace(view).recip()).sum();
-        if gate.is_spare(self.now, tokens_per_s) {
-            return SmallVec::new();
-        }
         let output_tokens = self
             .scheduler
             .expected_output_tokens(req.model, req.max_output_tokens);
-        let full = |view: &&EndpointView| {
-            let missing = req.prompt_tokens.saturating_sub(view.match_tokens);
-            let new_tokens = u64::from(missing) + u64::from(output_tokens);
-            !gate.admits(view.id, new_tokens, view.capacity_tokens)
+        let place = |view: &EndpointView| Place {
+            endpoint: view.id,
+            match_tokens: view.match_tokens,
+            capacity_tokens: view.capacity_tokens,
         };
-        views.iter().filter(full).map(|view| view.id).collect()
+        let places: SmallVec<[Place; 16]> = views.iter().map(place).collect();
+        gate.full(self.now, visit, output_tokens, &places, tokens_per_s)
     }
 }
 
@@ -228,7 +226,7 @@ mod tests {
             keyed: true,
             ..RequestView::default()
         };
-        let decision = conditions.decide(&req, false, &views, &mut Pcg64Mcg::seed_from_u64(1));
+        let decision = conditions.decide(&req, &Visit::default(), &views, &mut Pcg64Mcg::seed_from_u64(1));
         decision.map(|decision| decision.chosen().unwrap().id)
     }
 

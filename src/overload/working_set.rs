@@ -10,23 +10,31 @@
 //! one at half, of what a conversation said last continues it.
 
 mod learnt;
+mod occupancy;
+mod room;
+
+pub use room::Place;
 
 use crate::prefix::{BlockHash, EndpointId};
 use crate::time::Mono;
-use learnt::{CLASSES, Demand, Regret, Reuse, class_of};
+use learnt::{CLASSES, Demand, Growth, Pauses, Regret, Reuse, class_of};
+use occupancy::Ledger;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 /// What the gate can be told; the defaults were chosen by event simulation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WorkingSetSettings {
-    /// phi: share of an endpoint's KV capacity that conversations may fill when one is admitted. The rest is for their
-    /// growth, and for what they share, which is not counted.
+    /// phi: share of an endpoint's KV capacity that conversations may fill when one is admitted. The rest is for what
+    /// the caches hold of those that have ended.
     pub fraction: f64,
-    /// tau: an idle conversation counts this long. Must exceed the longest usual pause between turns.
+    /// tau: an idle conversation counts at most this long; less once it is known how long pauses are. Must exceed the
+    /// longest usual pause between turns.
     pub idle: Duration,
-    /// How long a conversation that was served may come back without waiting.
+    /// How long a conversation that was served may come back without waiting behind new ones.
     pub tenure: Duration,
+    /// How long a conversation that comes back and whose context was evicted waits for an endpoint with room for it.
+    pub return_wait: Duration,
     /// Theta: the gate is open while regret is at most this.
     pub regret: f64,
     /// Prompts of which some endpoint holds at least this share bring little that is new, and never wait.
@@ -43,23 +51,27 @@ pub struct WorkingSetSettings {
 impl Default for WorkingSetSettings {
     fn default() -> Self {
         Self {
-            fraction: 0.8,
+            fraction: 0.9,
             idle: Duration::from_secs(150),
             tenure: Duration::from_secs(900),
+            return_wait: Duration::from_secs(30),
             regret: 0.2,
             known: 0.9,
             reuse: 0.5,
-            spare: 0.0,
+            spare: 1.0,
             max_conversations: 65_536,
         }
     }
 }
 
+/// A context of which less than this share is cached anywhere counts as evicted.
+const WARM: f64 = 0.5;
+
 /// Names a conversation.
 type Name = u64;
 
 /// A request as the gate sees it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Visit<'a> {
     /// Hash of the session id, when the client sent one.
     pub session: Option<u64>,
@@ -68,6 +80,8 @@ pub struct Visit<'a> {
     pub prompt_tokens: u32,
     /// Prompt tokens that the endpoint which holds the most of them holds.
     pub best_match_tokens: u32,
+    /// How long the request has waited so far.
+    pub waited: Duration,
 }
 
 /// What a request is to the working set.
@@ -75,6 +89,8 @@ pub struct Visit<'a> {
 pub enum Kind {
     /// It continues a conversation with tenure.
     Continued,
+    /// So it does, but its context was evicted: to compute it anew evicts somebody else's, unless there is room.
+    Returning,
     /// It continues none, and brings little that is new.
     Known,
     /// It would add a conversation.
@@ -88,12 +104,18 @@ pub struct Stay(Name);
 #[derive(Clone, Debug)]
 struct Conversation {
     endpoint: EndpointId,
+    /// Length of its last prompt.
+    prompt_tokens: u64,
     /// Tokens said so far, answers included.
     context_tokens: u64,
-    /// Those of them that no other conversation shares.
+    /// Those of them that it brought itself.
     own_tokens: u64,
-    /// Blocks at its start that others had brought.
+    /// Tokens at its start that others had brought.
+    shared_tokens: u64,
+    /// Their blocks.
     shared_blocks: usize,
+    /// The last of these blocks.
+    shared_until: Option<BlockHash>,
     turns: u32,
     inflight: u32,
     seen: Mono,
@@ -106,22 +128,20 @@ struct Conversation {
     marks: [Option<BlockHash>; 2],
 }
 
-/// Tokens that count on one endpoint.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Occupancy {
-    in_use: u64,
-    /// Those of them that belong to conversations which came back at least once.
-    in_use_again: u64,
-    idle: [u64; CLASSES],
-}
-
 /// Tokens that conversations hold on one endpoint, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Of conversations with a request in flight.
+    /// Of conversations with a request in flight, and what they and idle ones share.
     pub in_use_tokens: u64,
     /// Of idle ones that are likely to come back.
     pub idle_tokens: u64,
+}
+
+impl Held {
+    /// All of them.
+    pub const fn tokens(&self) -> u64 {
+        self.in_use_tokens + self.idle_tokens
+    }
 }
 
 /// An idle period that has not been judged yet.
@@ -139,14 +159,18 @@ pub struct WorkingSet {
     settings: WorkingSetSettings,
     conversations: HashMap<Name, Conversation>,
     by_mark: HashMap<BlockHash, Name>,
-    endpoints: Vec<Occupancy>,
+    ledger: Ledger,
     /// One entry per conversation, roughly in order of last use.
     by_age: VecDeque<(Mono, Name)>,
+    /// Idle periods whose end is awaited, and those that count.
     pauses: VecDeque<Pause>,
+    counting: VecDeque<Pause>,
     pause_number: u64,
     reuse: [Reuse; CLASSES],
     regret: Regret,
     demand: Demand,
+    growth: Growth,
+    pause_lengths: Pauses,
 }
 
 impl WorkingSet {
@@ -156,13 +180,16 @@ impl WorkingSet {
             settings,
             conversations: HashMap::new(),
             by_mark: HashMap::new(),
-            endpoints: Vec::new(),
+            ledger: Ledger::default(),
             by_age: VecDeque::new(),
             pauses: VecDeque::new(),
+            counting: VecDeque::new(),
             pause_number: 0,
             reuse: [Reuse::default(); CLASSES],
             regret: Regret::default(),
             demand: Demand::default(),
+            growth: Growth::default(),
+            pause_lengths: Pauses::default(),
         }
     }
 
@@ -178,80 +205,34 @@ impl WorkingSet {
     /// What the request is to the working set.
     pub fn kind(&self, now: Mono, visit: &Visit) -> Kind {
         let known = self.settings.known * f64::from(visit.prompt_tokens);
-        if self.continued(now, visit).is_some() {
-            Kind::Continued
-        } else if f64::from(visit.best_match_tokens) < known {
-            Kind::Fresh
-        } else {
-            Kind::Known
+        let continued = self.continued(now, visit);
+        let continued = continued.and_then(|name| self.conversations.get(&name));
+        match continued {
+            Some(conversation) if self.is_returning(conversation, visit) => Kind::Returning,
+            Some(_) => Kind::Continued,
+            None if f64::from(visit.best_match_tokens) < known => Kind::Fresh,
+            None => Kind::Known,
         }
+    }
+
+    /// Whether the conversation's context was evicted, and the request has not waited for room long enough.
+    fn is_returning(&self, conversation: &Conversation, visit: &Visit) -> bool {
+        let context = conversation.context_tokens.min(visit.prompt_tokens.into());
+        self.is_closing()
+            && !conversation.lost
+            && visit.waited < self.settings.return_wait
+            && f64::from(visit.best_match_tokens) < WARM * context as f64
+    }
+
+    /// Whether its tokens are part of what its endpoint [holds](Self::held).
+    fn is_held(&self, conversation: &Conversation) -> bool {
+        let likely = |class: usize| self.reuse[class].share() >= self.settings.reuse;
+        conversation.inflight > 0 || conversation.counted.is_some_and(likely)
     }
 
     /// Whether the request would add a conversation: it continues none with tenure and is mostly unknown.
     pub fn is_fresh(&self, now: Mono, visit: &Visit) -> bool {
         self.kind(now, visit) == Kind::Fresh
-    }
-
-    /// Whether a fresh request may go to `endpoint`, which has to make room for `new_tokens`.
-    ///
-    /// With regret, only while all that is in use or likely to come back leaves room within `fraction`. Without, while
-    /// what can be expected to come back does: waiting for regret would admit too many, who then go on for as long as
-    /// they last.
-    pub fn admits(&self, endpoint: EndpointId, new_tokens: u64, capacity_tokens: Option<u64>) -> bool {
-        let Some(capacity) = capacity_tokens.map(|tokens| tokens as f64) else {
-            return true;
-        };
-        let held = if self.is_closing() {
-            let held = self.held(endpoint);
-            (held.in_use_tokens + held.idle_tokens) as f64
-        } else {
-            self.expected(endpoint)
-        };
-        // What is too large for an empty endpoint waits in vain.
-        held == 0.0 || held + new_tokens as f64 <= self.settings.fraction * capacity
-    }
-
-    /// Whether endpoints that prefill `tokens_per_s` together could compute anew all that they are asked for: then a
-    /// gate keeps conversations waiting for nothing.
-    pub fn is_spare(&self, now: Mono, tokens_per_s: f64) -> bool {
-        self.settings.spare > 0.0 && self.demand.tokens_per_s(now) <= self.settings.spare * tokens_per_s
-    }
-
-    /// Tokens on `endpoint` that can be expected to be asked for again: of conversations that came back before and are
-    /// in use, and of idle ones by the share that comes back.
-    fn expected(&self, endpoint: EndpointId) -> f64 {
-        let Some(occupancy) = self.endpoints.get(usize::from(endpoint.0)) else {
-            return 0.0;
-        };
-        let idle = occupancy.idle.iter().zip(&self.reuse);
-        let idle = idle.map(|(tokens, reuse)| *tokens as f64 * reuse.share());
-        occupancy.in_use_again as f64 + idle.sum::<f64>()
-    }
-
-    /// Whether regret is high enough for the gate to hold anybody back.
-    pub fn is_closing(&self) -> bool {
-        self.regret.share() > self.settings.regret
-    }
-
-    /// Share of the missing tokens that the fleet knew within `idle`, 0..=1.
-    pub fn regret(&self) -> f64 {
-        self.regret.share()
-    }
-
-    /// Tokens that count on `endpoint`.
-    pub fn held(&self, endpoint: EndpointId) -> Held {
-        let Some(occupancy) = self.endpoints.get(usize::from(endpoint.0)) else {
-            return Held::default();
-        };
-        let likely = self
-            .reuse
-            .iter()
-            .map(|reuse| reuse.share() >= self.settings.reuse);
-        let idle = occupancy.idle.iter().zip(likely);
-        Held {
-            in_use_tokens: occupancy.in_use,
-            idle_tokens: idle.filter(|(_, likely)| *likely).map(|(tokens, _)| tokens).sum(),
-        }
     }
 
     /// Conversations remembered.
@@ -277,10 +258,16 @@ impl WorkingSet {
         self.observe_regret(now, visit, continued, match_tokens);
         self.demand.observe(now, visit.prompt_tokens.into());
         let name = continued.or_else(|| self.begin(now, visit))?;
+        self.returned(now, name, visit);
         self.uncount(name);
         let conversation = self.conversations.get_mut(&name)?;
+        if conversation.turns > 0 {
+            let longer = u64::from(visit.prompt_tokens).saturating_sub(conversation.prompt_tokens);
+            self.growth.observe(now, longer as f64);
+        }
         let grown = u64::from(visit.prompt_tokens).saturating_sub(conversation.context_tokens);
         conversation.own_tokens += grown;
+        conversation.prompt_tokens = visit.prompt_tokens.into();
         conversation.context_tokens = visit.prompt_tokens.into();
         conversation.endpoint = endpoint;
         conversation.turns = conversation.turns.saturating_add(1);
@@ -308,12 +295,14 @@ impl WorkingSet {
             let class = class_of(conversation.turns);
             conversation.counted = Some(class);
             conversation.pause = self.pause_number;
-            self.pauses.push_back(Pause {
+            let pause = Pause {
                 from: now,
                 name: stay.0,
                 number: self.pause_number,
                 class,
-            });
+            };
+            self.pauses.push_back(pause);
+            self.counting.push_back(pause);
         }
         self.count(stay.0);
     }
@@ -328,16 +317,34 @@ impl WorkingSet {
     }
 
     /// A request that continues a conversation begins to wait: until [`WorkingSet::retract`] the conversation counts as
-    /// one in use, for it will need its blocks as soon as its turn comes.
+    /// one in use, for it will need its blocks as soon as its turn comes. One whose context was evicted counts nowhere
+    /// until it has room again.
     pub fn announce(&mut self, now: Mono, visit: &Visit) -> Option<Stay> {
         self.pass(now);
         let name = self.continued(now, visit)?;
+        let conversation = self.conversations.get(&name)?;
+        if self.is_returning(conversation, visit) {
+            if conversation.inflight == 0 {
+                self.uncount(name);
+            }
+            return None;
+        }
+        self.returned(now, name, visit);
         self.uncount(name);
         let conversation = self.conversations.get_mut(&name)?;
         conversation.inflight += 1;
         conversation.seen = now;
         self.count(name);
         Some(Stay(name))
+    }
+
+    /// The conversation comes back: how long it paused says how long others may.
+    fn returned(&mut self, now: Mono, name: Name, visit: &Visit) {
+        let idle = |c: &&Conversation| c.turns > 0 && c.inflight == 0;
+        if let Some(conversation) = self.conversations.get(&name).filter(idle) {
+            let paused = now.since(conversation.seen).saturating_sub(visit.waited);
+            self.pause_lengths.observe(now, paused);
+        }
     }
 
     /// An announced request waits no longer: it has been dispatched, or is gone.
@@ -352,6 +359,15 @@ impl WorkingSet {
         {
             self.pauses.pop_front();
             self.judge(now, &pause);
+        }
+        let idle = self.pause_lengths.usual(now).unwrap_or(self.settings.idle);
+        while let Some(pause) = self.counting.front().copied()
+            && pause.from + idle.min(self.settings.idle) <= now
+        {
+            self.counting.pop_front();
+            if self.lasts(&pause) {
+                self.uncount(pause.name);
+            }
         }
         while let Some((seen, name)) = self.by_age.front().copied()
             && (seen + self.settings.tenure <= now
@@ -409,9 +425,14 @@ impl WorkingSet {
             name,
             Conversation {
                 endpoint: EndpointId(0),
+                prompt_tokens: 0,
                 context_tokens: shared_tokens,
                 own_tokens: 0,
+                shared_tokens,
                 shared_blocks,
+                shared_until: visit.blocks[..shared_blocks.min(visit.blocks.len())]
+                    .last()
+                    .copied(),
                 turns: 0,
                 inflight: 0,
                 seen: now,
@@ -463,15 +484,17 @@ impl WorkingSet {
     /// An idle period is old enough to say how it ended. Judging reuse at once and its absence later would make
     /// reuse look more likely than it is, most of all at the start.
     fn judge(&mut self, now: Mono, pause: &Pause) {
-        let conversation = self.conversations.get_mut(&pause.name);
-        let unused = match conversation {
-            None => true,
-            Some(c) => c.inflight == 0 && c.pause == pause.number,
-        };
+        let unused = self.lasts(pause) || !self.conversations.contains_key(&pause.name);
         self.reuse[pause.class].observe(now, !unused);
         if unused {
             self.uncount(pause.name);
         }
+    }
+
+    /// Whether the conversation has been idle ever since.
+    fn lasts(&self, pause: &Pause) -> bool {
+        let conversation = self.conversations.get(&pause.name);
+        conversation.is_some_and(|c| c.inflight == 0 && c.pause == pause.number)
     }
 
     fn forget_or_requeue(&mut self, now: Mono, name: Name) {
@@ -498,40 +521,18 @@ impl WorkingSet {
         }
     }
 
-    /// Adds a conversation's own tokens where they count now.
+    /// Counts a conversation where it is now.
     fn count(&mut self, name: Name) {
-        let Some(conversation) = self.conversations.get(&name) else {
-            return;
-        };
-        let at = usize::from(conversation.endpoint.0);
-        if at >= self.endpoints.len() {
-            self.endpoints.resize(at + 1, Occupancy::default());
+        if let Some(conversation) = self.conversations.get(&name) {
+            self.ledger.add(conversation);
         }
-        self.endpoints[at].change(conversation, |sum| *sum += conversation.own_tokens);
     }
 
-    /// Takes a conversation's tokens out of where they count; the reverse of [`count`](Self::count).
+    /// Counts a conversation no longer, until [`count`](Self::count).
     fn uncount(&mut self, name: Name) {
-        let Some(conversation) = self.conversations.get_mut(&name) else {
-            return;
-        };
-        if let Some(occupancy) = self.endpoints.get_mut(usize::from(conversation.endpoint.0)) {
-            occupancy.change(conversation, |sum| *sum -= conversation.own_tokens);
-        }
-        conversation.counted = None;
-    }
-}
-
-impl Occupancy {
-    /// Changes the sums that a conversation counts in; none when it has been idle for too long.
-    fn change(&mut self, conversation: &Conversation, change: impl Fn(&mut u64)) {
-        if conversation.inflight > 0 {
-            change(&mut self.in_use);
-            if conversation.turns > 1 {
-                change(&mut self.in_use_again);
-            }
-        } else if let Some(class) = conversation.counted {
-            change(&mut self.idle[class]);
+        if let Some(conversation) = self.conversations.get_mut(&name) {
+            self.ledger.remove(conversation);
+            conversation.counted = None;
         }
     }
 }

@@ -1,8 +1,9 @@
 //! The working-set gate of a pool: [`WorkingSet`] behind a lock, and each request's part in it as a guard.
 
 use super::{Entry, Pool, Prompt};
-use crate::overload::working_set::{Held, Kind, Stay, Visit, WorkingSet, WorkingSetSettings};
+use crate::overload::working_set::{Held, Kind, Place, Stay, Visit, WorkingSet, WorkingSetSettings};
 use crate::prefix::EndpointId;
+use crate::scheduling::{GATED_INDEX_MARGIN, INDEX_MARGIN};
 use crate::telemetry::WorkingSetMetrics;
 use crate::time::Mono;
 use http::{HeaderMap, HeaderName};
@@ -47,6 +48,8 @@ pub(super) struct Inner {
 pub enum Admitted {
     /// It continues a conversation.
     Continued,
+    /// So it does, and there was room for its context, which had been evicted.
+    Returned,
     /// It brings little that is new.
     Known,
     /// A new conversation, while the gate is open: nothing is being evicted too early.
@@ -57,12 +60,19 @@ pub enum Admitted {
 
 impl Admitted {
     /// All of them, for metrics.
-    pub const ALL: [Self; 4] = [Self::Continued, Self::Known, Self::Open, Self::Fits];
+    pub const ALL: [Self; 5] = [
+        Self::Continued,
+        Self::Returned,
+        Self::Known,
+        Self::Open,
+        Self::Fits,
+    ];
 
     /// The word in metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Continued => "continued",
+            Self::Returned => "returned",
             Self::Known => "known",
             Self::Open => "open",
             Self::Fits => "fits",
@@ -71,6 +81,7 @@ impl Admitted {
 
     const fn of(kind: Kind, is_closing: bool) -> Self {
         match (kind, is_closing) {
+            (Kind::Returning, _) => Self::Returned,
             (Kind::Continued, _) => Self::Continued,
             (Kind::Known, _) => Self::Known,
             (Kind::Fresh, false) => Self::Open,
@@ -207,13 +218,14 @@ impl Drop for Staying {
 }
 
 impl Prompt {
-    /// The request as the gate sees it, when some endpoint holds `best_match_tokens` of it.
-    pub(super) fn visit(&self, best_match_tokens: u32) -> Visit<'_> {
+    /// The request as the gate sees it after it has `waited`, when some endpoint holds `best_match_tokens` of it.
+    pub(super) fn visit(&self, best_match_tokens: u32, waited: Duration) -> Visit<'_> {
         Visit {
             session: self.conversation,
             blocks: self.whole_blocks(),
             prompt_tokens: self.tokens,
             best_match_tokens,
+            waited,
         }
     }
 }
@@ -238,20 +250,22 @@ impl Pool {
         let mut inner = gate.lock(now);
         inner.set.pass(now);
         let set = &inner.set;
-        let visit = prompt.visit(wait.best_match_tokens);
+        let visit = prompt.visit(wait.best_match_tokens, Duration::ZERO);
         let kind = set.kind(now, &visit);
-        let new_tokens = wait.work_tokens as u64;
-        let open = kind != Kind::Fresh || set.is_spare(now, wait.tokens_per_s);
+        let place = |entry: &Entry| Place {
+            endpoint: entry.endpoint.id,
+            match_tokens: wait.best_match_tokens,
+            capacity_tokens: self.capacity_tokens(entry),
+        };
+        let places: Vec<Place> = snapshot.ready().map(place).collect();
+        let full = set.full(now, &visit, wait.output_tokens, &places, wait.tokens_per_s);
         let endpoint = |entry: &Entry| {
             let id = entry.endpoint.id;
-            let held = set.held(id);
-            let admits = open || set.admits(id, new_tokens, self.capacity_tokens(entry));
-            let tokens = held.in_use_tokens + held.idle_tokens;
             (
                 entry.endpoint.name.as_ref().into(),
-                tokens,
+                set.held(id).tokens(),
                 self.working_set_limit(entry),
-                admits,
+                !full.contains(&id),
             )
         };
         Some(GateOutlook {
@@ -272,6 +286,12 @@ impl Pool {
     pub fn working_set_limit(&self, entry: &Entry) -> Option<u64> {
         let fraction = self.settings.gate.as_ref()?.working_set.fraction;
         Some((self.capacity_tokens(entry)? as f64 * fraction) as u64)
+    }
+
+    /// What the index remembers of an endpoint, relative to what its engine is said to hold.
+    pub fn index_margin(&self) -> f64 {
+        let gated = self.settings.gate.as_ref();
+        gated.map_or(INDEX_MARGIN, |_| GATED_INDEX_MARGIN)
     }
 
     /// What an endpoint's engine had cached is gone.

@@ -19,6 +19,7 @@ use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What one endpoint holds of a prompt.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,6 +39,8 @@ pub(super) struct Terms {
     pub turn: bool,
     /// Others wait already: only what its wait depends on is asked.
     pub ask_only: bool,
+    /// How long it has waited so far.
+    pub waited: Duration,
 }
 
 /// A prompt that has to wait.
@@ -48,6 +51,8 @@ pub(super) struct Held {
     pub miss_s: f64,
     /// Tokens to prefill and to generate.
     pub work_tokens: f64,
+    /// Those of them to generate.
+    pub output_tokens: u32,
     /// Tokens that the pool prefills per second, as far as is known.
     pub tokens_per_s: f64,
     /// Endpoints that take requests.
@@ -108,13 +113,17 @@ impl Pool {
                 room,
                 gate: set,
             };
-            let fresh = set.is_some_and(|set| set.is_fresh(now, &prompt.visit(best_match_tokens)));
-            conditions.decide(request, fresh, views, rng)
+            conditions.decide(
+                request,
+                &prompt.visit(best_match_tokens, terms.waited),
+                views,
+                rng,
+            )
         };
         match self.decide_by(&snapshot, &prompt, &mut picker, now, choose) {
             Ok(decision) => {
                 let gate = self.gate_for(&prompt).cloned();
-                let gate = gate.map(|gate| (gate, best_match_tokens));
+                let gate = gate.map(|gate| (gate, best_match_tokens, terms.waited));
                 Ok(self.carry_out(snapshot, picker, prompt, decision, gate, now))
             }
             Err(verdict) => {
@@ -143,7 +152,11 @@ impl Pool {
         let matched = matches.iter().map(|found| found.tokens);
         let best_match_tokens = matched.max().unwrap_or(0);
         let missing_tokens = prompt.tokens.saturating_sub(best_match_tokens);
-        let is_fresh = |gate: &Arc<Gate>| gate.lock(now).set.is_fresh(now, &prompt.visit(best_match_tokens));
+        let is_fresh = |gate: &Arc<Gate>| {
+            gate.lock(now)
+                .set
+                .is_fresh(now, &prompt.visit(best_match_tokens, Duration::ZERO))
+        };
         let pace = |entry: &Entry| picker.scheduler.prefill_s_per_token(now, entry.endpoint.id);
         let rates = snapshot
             .ready()
@@ -157,6 +170,7 @@ impl Pool {
             verdict,
             miss_s: f64::from(missing_tokens) * f64::from(endpoints) / tokens_per_s.max(1.0),
             work_tokens: f64::from(missing_tokens) + f64::from(output_tokens),
+            output_tokens,
             tokens_per_s,
             endpoints,
             fresh: self.gate_for(prompt).is_some_and(is_fresh),
@@ -197,7 +211,7 @@ impl Pool {
         mut picker: MutexGuard<Picker>,
         prompt: Prompt,
         decision: Decision,
-        gate: Option<(Arc<Gate>, u32)>,
+        gate: Option<(Arc<Gate>, u32, Duration)>,
         now: Mono,
     ) -> Plan {
         let attempt = decision.chosen().and_then(|chosen| {
@@ -207,8 +221,8 @@ impl Pool {
         let staying = attempt
             .as_ref()
             .zip(gate)
-            .and_then(|(attempt, (gate, best_match_tokens))| {
-                let visit = prompt.visit(best_match_tokens);
+            .and_then(|(attempt, (gate, best_match_tokens, waited))| {
+                let visit = prompt.visit(best_match_tokens, waited);
                 gate.dispatched(now, &visit, attempt.endpoint.id, attempt.match_tokens)
             });
         drop(picker);

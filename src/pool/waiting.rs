@@ -318,6 +318,7 @@ impl Pool {
             limit: settings.queue.limit(Standing::Even),
             turn: false,
             ask_only: !self.waiting.is_passable(),
+            waited: Duration::ZERO,
         };
         match self.place_on(prompt, terms, now) {
             Ok(plan) => Admission::Placed(plan),
@@ -340,7 +341,8 @@ impl Pool {
         let (sender, receiver) = oneshot::channel();
         let gate = self.gate_for(&prompt);
         let waiter = Waiter {
-            _announced: gate.and_then(|gate| gate.announce(now, &prompt.visit(held.best_match_tokens))),
+            _announced: gate
+                .and_then(|gate| gate.announce(now, &prompt.visit(held.best_match_tokens, Duration::ZERO))),
             prompt: Some(prompt),
             turn: Some(sender),
             request_id: request_id.into(),
@@ -527,6 +529,7 @@ impl Offers<Waiter> for Pump<'_> {
             limit: *limit,
             turn: true,
             ask_only: false,
+            waited: self.now.since(arrival.arrived),
         };
         match self.pool.place_on(prompt, terms, self.now) {
             Ok(plan) => {

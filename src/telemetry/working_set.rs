@@ -50,7 +50,7 @@ impl WorkingSetFamilies {
             )?,
             admitted: build.counters(
                 names::WORKING_SET_ADMITTED,
-                "Requests sent on, by what they were to the working set (continued, known, open, fits).",
+                "Requests sent on, by what they were to the working set (continued, returned, known, open, fits).",
                 &["pool", "kind"],
             )?,
         })

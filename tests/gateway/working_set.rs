@@ -10,7 +10,7 @@ const CHAT: &str = "/v1/chat/completions";
 async fn gateway(server: &Upstream, working_set: &str) -> Gateway {
     let pool = format!(
         "prefix_cache: {{ capacity: 4000 }}\n\
-         overload: {{ queue: {{ hold_above: 60s }}, working_set: {{ enabled: true, {working_set} }} }}"
+         overload: {{ queue: {{ hold_above: 60s }}, working_set: {{ enabled: true, fraction: 0.8, spare: 0, {working_set} }} }}"
     );
     let gateway = Setup::of([server.address]).pool(&pool).start().await;
     gateway.endpoint_is("e0", "ready").await;
@@ -124,4 +124,45 @@ async fn a_conversation_without_a_name_is_known_by_its_blocks() {
     let admitted = |kind: &str| metrics.sum("homing_working_set_admitted_total", &format!("kind=\"{kind}\""));
     assert_eq!((admitted("open"), admitted("continued")), (1.0, 1.0));
     assert_eq!(metrics.sum("homing_working_set_conversations", ""), 1.0);
+}
+
+#[tokio::test]
+async fn a_conversation_whose_context_is_gone_waits_until_another_ends() {
+    let server = slow_server().await;
+    let gateway = gateway(&server, "timeout: 60s").await;
+    let third = make_full(&gateway, &server).await;
+    assert_eq!(finish(&server, third).await.status, 200);
+    let other = send(&gateway, "b", "other").await;
+    executed(&server, 4).await;
+    // Its session goes on, with nothing of what was cached.
+    let back = send(&gateway, "a", "three").await;
+    eventually("it waits for room", async || {
+        let queue = admin(&gateway, "/queue").await;
+        queue[0]["why"] == "working-set-full"
+    })
+    .await;
+    let metrics = gateway.metrics().await;
+    assert_eq!(metrics.sum("homing_queue_fresh_requests", ""), 0.0);
+    assert_eq!(finish(&server, other).await.status, 200);
+    executed(&server, 5).await;
+    assert_eq!(finish(&server, back).await.status, 200);
+    let metrics = gateway.metrics().await;
+    let admitted = |kind: &str| metrics.sum("homing_working_set_admitted_total", &format!("kind=\"{kind}\""));
+    assert_eq!((admitted("returned"), admitted("fits")), (1.0, 1.0));
+}
+
+#[tokio::test]
+async fn a_conversation_whose_context_is_gone_does_not_wait_for_long() {
+    let server = slow_server().await;
+    let gateway = gateway(&server, "return_wait: 300ms").await;
+    let third = make_full(&gateway, &server).await;
+    assert_eq!(finish(&server, third).await.status, 200);
+    let other = send(&gateway, "b", "other").await;
+    executed(&server, 4).await;
+    let back = send(&gateway, "a", "three").await;
+    executed(&server, 5).await;
+    for client in [other, back] {
+        assert_eq!(finish(&server, client).await.status, 200);
+    }
+    assert_eq!(gateway.metrics().await.sum("homing_queue_held_total", ""), 1.0);
 }

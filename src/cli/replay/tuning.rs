@@ -20,6 +20,7 @@ const NAMES: &[&str] = &[
     "known",
     "reuse",
     "spare",
+    "return_wait",
 ];
 
 /// A value other than its default. Times are in seconds.
@@ -74,6 +75,7 @@ impl Tuning {
             "known" => gate.known = self.value,
             "reuse" => gate.reuse = self.value,
             "spare" => gate.spare = self.value,
+            "return_wait" => gate.return_wait = time,
             _ => {}
         }
     }

@@ -69,16 +69,20 @@ impl Default for Queue {
 pub struct WorkingSet {
     /// On: conversations that have begun go on, new ones begin when there is room. Needs `overload.queue`.
     pub enabled: bool,
-    /// Share of an endpoint's KV capacity that conversations may hold when another one is admitted; the rest is for
-    /// their growth, and for what they share.
+    /// Share of an endpoint's KV capacity that conversations may hold when another one is admitted.
     pub fraction: f64,
-    /// How long an idle conversation counts. Should exceed the longest usual pause between two turns.
+    /// How long an idle conversation counts at most; less once 99 of 100 are seen to come back sooner.
     pub idle: Period,
-    /// How long a conversation may pause and still go on without waiting.
+    /// How long a conversation may pause and still go on before new ones begin.
     pub tenure: Period,
+    /// How long a conversation that comes back after its context was evicted waits for an endpoint with room for it.
+    pub return_wait: Period,
     /// The gate is open while at most this share of the tokens computed anew had been in a cache a moment ago: then
     /// nothing is evicted too early.
     pub regret: f64,
+    /// The gate is open while the prompts of the last minutes, had nothing of them been cached, would have taken at most
+    /// this share of the time that the endpoints have: then evicting costs little. 0: whatever they take.
+    pub spare: f64,
     /// Longest wait of a new conversation. Longer: 429 with Retry-After.
     pub timeout: Period,
     /// Request headers that may name the conversation, the first that is there. Without one it is known by its blocks.
@@ -89,10 +93,12 @@ impl Default for WorkingSet {
     fn default() -> Self {
         Self {
             enabled: false,
-            fraction: 0.8,
+            fraction: 0.9,
             idle: Period::from_secs(150),
             tenure: Period::from_secs(900),
+            return_wait: Period::from_secs(30),
             regret: 0.2,
+            spare: 1.0,
             timeout: Period::from_secs(120),
             session_headers: vec!["x-session-id".to_owned()],
         }

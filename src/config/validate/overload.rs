@@ -86,6 +86,21 @@ impl Check<'_> {
                 fault.expected("a number from 0 to 1, such as 0.2"),
             );
         }
+        if !(of.spare >= 0.0 && of.spare.is_finite()) {
+            let fault = Diagnostic::error(format!("`spare` is {}", of.spare));
+            self.report(
+                &format!("{path}.spare"),
+                fault.expected("a number from 0, such as 1"),
+            );
+        }
+        if of.enabled && of.return_wait >= pool.overload.queue.timeout {
+            let fault =
+                Diagnostic::error("running conversations would be refused before `return_wait` is over");
+            self.report(
+                &format!("{path}.return_wait"),
+                fault.fix("make it shorter than `overload.queue.timeout`"),
+            );
+        }
         for (at, name) in of.session_headers.iter().enumerate() {
             self.header_name(Some(name), &format!("{path}.session_headers[{at}]"));
         }

@@ -1,6 +1,7 @@
 //! What the gate learns from traffic: how likely conversations come back, and what it costs that they were evicted.
 
 use crate::time::Mono;
+use std::time::Duration;
 
 /// Touch classes: conversations that came 1, 2, 3, 4, 5 to 8, 9 to 16 and more times.
 pub(super) const CLASSES: usize = 7;
@@ -18,6 +19,88 @@ pub(super) fn class_of(turns: u32) -> usize {
         5..=8 => 4,
         9..=16 => 5,
         _ => 6,
+    }
+}
+
+/// A usual number of turns of the class.
+pub(super) const fn first_of(class: usize) -> u32 {
+    match class {
+        0..=3 => class as u32 + 1,
+        4 => 6,
+        5 => 12,
+        _ => 24,
+    }
+}
+
+/// Tokens by which a prompt is longer than the one before, in the mean.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Growth(Share);
+
+impl Growth {
+    pub fn observe(&mut self, now: Mono, tokens: f64) {
+        self.0.observe(now, tokens, 1.0);
+    }
+
+    pub fn tokens_per_turn(&self) -> f64 {
+        self.0.part / self.0.whole.max(1.0)
+    }
+}
+
+/// Classes of pauses by their length: four per doubling, from a second up to fifteen hours.
+const LENGTHS: usize = 64;
+
+/// Pauses that have to be seen before they say anything.
+const FEW_PAUSES: f64 = 50.0;
+
+/// Share of the pauses that are no longer than a usual one.
+const USUAL: f64 = 0.99;
+
+/// An idle conversation counts this much longer than the usual pause: a cache keeps it for longer still if it has ended.
+const USUAL_MARGIN: f64 = 1.5;
+
+/// How long conversations paused that came back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pauses {
+    counts: [f64; LENGTHS],
+    halved: Mono,
+}
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Self {
+            counts: [0.0; LENGTHS],
+            halved: Mono::ZERO,
+        }
+    }
+}
+
+impl Pauses {
+    pub fn observe(&mut self, now: Mono, pause: Duration) {
+        self.forget(now);
+        let class = (pause.as_secs_f64().max(1.0).log2() * 4.0).ceil() as usize;
+        self.counts[class.min(LENGTHS - 1)] += 1.0;
+    }
+
+    /// How long an idle conversation is to count: 99 of 100 pauses were no longer (but up to a fifth shorter) even without
+    /// the margin. `None` until enough were seen.
+    pub fn usual(&mut self, now: Mono) -> Option<Duration> {
+        self.forget(now);
+        let all: f64 = self.counts.iter().sum();
+        let mut shorter = 0.0;
+        let class = self.counts.iter().position(|count| {
+            shorter += count;
+            shorter >= USUAL * all
+        })?;
+        (all >= FEW_PAUSES).then(|| Duration::from_secs_f64(USUAL_MARGIN * (class as f64 / 4.0).exp2()))
+    }
+
+    fn forget(&mut self, now: Mono) {
+        let half_lives = (now.since(self.halved).as_secs_f64() / HALF_LIFE_S).floor();
+        if half_lives >= 1.0 {
+            self.halved = now;
+            let keep = (-half_lives).exp2();
+            self.counts.iter_mut().for_each(|count| *count *= keep);
+        }
     }
 }
 
@@ -91,5 +174,30 @@ impl Demand {
 
     fn decayed(&self, now: Mono) -> f64 {
         self.tokens * (-now.since(self.settled).as_secs_f64() / DEMAND_HALF_LIFE_S).exp2()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_usual_pause_is_longer_than_99_of_100() {
+        let at = |seconds| Mono::from_secs_f64(seconds);
+        let mut pauses = Pauses::default();
+        let mut observe = |count, seconds| {
+            (0..count).for_each(|_| pauses.observe(at(1.0), Duration::from_secs(seconds)));
+            pauses
+                .usual(at(1.0))
+                .map(|usual| usual.as_secs_f64() / USUAL_MARGIN)
+        };
+        assert_eq!(observe(49, 8), None, "too few");
+        assert_eq!(observe(50, 8), Some(8.0));
+        assert_eq!(observe(1, 100), Some(8.0), "one of a hundred");
+        let usual = observe(1, 100).unwrap();
+        // A hundred seconds lie between 2^6.5 and 2^6.75.
+        assert!((usual - 107.63).abs() < 0.01, "{usual}");
+        assert!(pauses.usual(at(601.0)).is_some());
+        assert_eq!(pauses.usual(at(1202.0)), None, "three of four are forgotten");
     }
 }

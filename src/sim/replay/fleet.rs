@@ -1,7 +1,7 @@
 //! Modelled endpoints: an engine each, and what the gateway knows of it.
 
 use crate::prefix::{BlockHash, EndpointId, PrefixIndex};
-use crate::scheduling::{Constants, EndpointView, INDEX_MARGIN, Scraped};
+use crate::scheduling::{Constants, EndpointView, Scraped};
 use crate::sim::engine::{Engine, EngineSpec, TimingModel};
 use crate::time::Mono;
 
@@ -77,8 +77,9 @@ pub(super) struct Load {
 pub(super) const NEVER: Mono = Mono::from_nanos(u64::MAX);
 
 impl Fleet {
-    pub fn new(spec: &FleetSpec) -> Self {
-        let capacity = (f64::from(spec.engine.num_blocks) * INDEX_MARGIN * spec.index_ratio).ceil() as usize;
+    /// The index remembers `index_margin` times what the engines are taken to hold.
+    pub fn new(spec: &FleetSpec, index_margin: f64) -> Self {
+        let capacity = (f64::from(spec.engine.num_blocks) * index_margin * spec.index_ratio).ceil() as usize;
         // Generous: the index must be limited by its capacity per endpoint, not by its memory.
         let index = PrefixIndex::new((spec.endpoints * capacity * 128).max(16 << 20));
         let joins = |endpoint| {

@@ -7,7 +7,7 @@ use crate::overload::turn::{Conditions, Room};
 use crate::overload::working_set::{Stay, Visit, WorkingSet};
 use crate::prefix::{BlockHash, EndpointId, Provisional};
 use crate::scheduling::{Decision, Dispatch, EndpointView, Policy, RequestView, Scheduler, StreamRate};
-use crate::scheduling::{DecisionKind, PREFIX_KEY_BLOCKS};
+use crate::scheduling::{DecisionKind, GATED_INDEX_MARGIN, INDEX_MARGIN, PREFIX_KEY_BLOCKS};
 use crate::sim::engine::{EngineEvent, FinishReason, Finished, RequestId, SimRequest, SubmitError};
 use crate::time::Mono;
 use rand::SeedableRng;
@@ -15,6 +15,7 @@ use rand_pcg::Pcg64Mcg;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use waiting::Waiting;
 
 pub use waiting::{Held, Overload};
@@ -86,7 +87,8 @@ pub fn run_with(
     seed: u64,
     ended: &AtomicU64,
 ) -> Outcome {
-    let mut replay = Replay::new(workload, fleet, policy, seed);
+    let margin = overload.working_set.map_or(INDEX_MARGIN, |_| GATED_INDEX_MARGIN);
+    let mut replay = Replay::new(workload, fleet, margin, policy, seed);
     if fleet.told {
         for pod in &replay.fleet.pods {
             replay
@@ -153,7 +155,7 @@ struct Live {
 }
 
 impl<'a> Replay<'a> {
-    fn new(workload: &'a Workload, spec: &FleetSpec, policy: Policy, seed: u64) -> Self {
+    fn new(workload: &'a Workload, spec: &FleetSpec, index_margin: f64, policy: Policy, seed: u64) -> Self {
         let start = |(id, session): (usize, &super::workload::Session)| {
             Reverse((Mono::from_secs_f64(session.start_s), id as u32))
         };
@@ -168,7 +170,7 @@ impl<'a> Replay<'a> {
             arrivals: workload.sessions.iter().enumerate().map(start).collect(),
             next_turn: vec![0; workload.sessions.len()],
             workload,
-            fleet: Fleet::new(spec),
+            fleet: Fleet::new(spec, index_margin),
             scheduler: Scheduler::new(policy),
             rng: Pcg64Mcg::seed_from_u64(seed),
             changes,
@@ -276,7 +278,7 @@ impl<'a> Replay<'a> {
         let req = request_view(turn);
         let mut views = Vec::with_capacity(self.fleet.pods.len());
         self.fleet.views(now, turn.prompt_tokens, &self.keys, &mut views);
-        let visit = visit(turn, &views);
+        let visit = visit(turn, &views, now.since(request.arrived_at));
         let gate = self.gate.as_ref().filter(|_| gated);
         let conditions = Conditions {
             now,
@@ -284,8 +286,7 @@ impl<'a> Replay<'a> {
             room,
             gate,
         };
-        let fresh = gate.is_some_and(|gate| gate.is_fresh(now, &visit));
-        let decision = conditions.decide(&req, fresh, &views, &mut self.rng)?;
+        let decision = conditions.decide(&req, &visit, &views, &mut self.rng)?;
         let Some(dispatch) = committed(&mut self.scheduler, now, &req, &decision, &views) else {
             drop(views);
             self.refuse(now, request.session);
@@ -371,7 +372,7 @@ impl<'a> Replay<'a> {
     fn schedule_next(&mut self, now: Mono, session: u32) {
         let turns = &self.workload.sessions[session as usize].turns;
         if let Some(next) = turns.get(self.next_turn[session as usize] as usize) {
-            let think = std::time::Duration::from_secs_f64(next.think_s.max(0.0));
+            let think = Duration::from_secs_f64(next.think_s.max(0.0));
             self.arrivals.push(Reverse((now + think, session)));
         }
     }
@@ -474,12 +475,13 @@ fn request_view(turn: &Turn) -> RequestView<'static> {
 }
 
 /// The turn as the gate sees it.
-fn visit<'a>(turn: &'a Turn, views: &[EndpointView]) -> Visit<'a> {
+fn visit<'a>(turn: &'a Turn, views: &[EndpointView], waited: Duration) -> Visit<'a> {
     Visit {
         session: None,
         blocks: &turn.blocks,
         prompt_tokens: turn.prompt_tokens,
         best_match_tokens: views.iter().map(|view| view.match_tokens).max().unwrap_or(0),
+        waited,
     }
 }
 

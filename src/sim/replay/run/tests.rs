@@ -117,7 +117,7 @@ fn everything_is_served_once_and_all_load_is_released() {
         let workload = mixed(400);
         let policy = Policy::named(name, &crate::scheduling::LeastCostParameters::default()).unwrap();
         let spec = fleet(4);
-        let mut replay = Replay::new(&workload, &spec, policy, 1);
+        let mut replay = Replay::new(&workload, &spec, 1.5, policy, 1);
         while replay.step() {}
         assert_eq!(replay.outcome.records.len(), 400, "{name}");
         assert!(

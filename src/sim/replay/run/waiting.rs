@@ -161,7 +161,7 @@ impl Replay<'_> {
         self.keys.extend(turn.blocks.iter().chain(&turn.tail));
         let mut views = Vec::with_capacity(self.fleet.pods.len());
         self.fleet.views(now, turn.prompt_tokens, &self.keys, &mut views);
-        let visit: Visit = visit(turn, &views);
+        let visit: Visit = visit(turn, &views, Duration::ZERO);
         let missing = turn.prompt_tokens.saturating_sub(visit.best_match_tokens);
         let pace = views
             .first()
