@@ -158,7 +158,7 @@ pub(super) const fn state(stamp: u64, provisional: bool) -> u64 {
     mark | (stamp & (STAMPS - 1))
 }
 
-/// Not 0, which marks a vacant word: see [`Table::key`].
+/// Not 0, which marks a vacant word: see [`key`](super::table::Table::key).
 pub(super) fn tag_of(fingerprint: u32) -> u64 {
     u64::from(fingerprint >> TAG_SHIFT)
 }
