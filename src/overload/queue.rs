@@ -8,6 +8,8 @@
 //! time; when it is full, the flow that holds the most for its weight gives way.
 
 mod flow;
+mod outlook;
+mod room;
 mod rules;
 mod shares;
 
@@ -20,6 +22,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Duration;
 
+pub use outlook::Outlook;
 pub use rules::{Limit, QueueSettings, Standing};
 
 /// Flows told apart at a time; those beyond share one. A client can send any key, and memory is bounded.
@@ -30,9 +33,6 @@ const OTHERS: FlowId = FlowId(u64::MAX);
 
 /// Arrivals that the mean miss is taken over.
 const MISS_MEMORY: u64 = 200;
-
-/// What waits takes at least this long to prefill, in seconds.
-const SHORTEST_S: f64 = 1e-3;
 
 /// How long a request that waits for one busy endpoint is taken to prefer it, before all are looked at again.
 const RECONSIDER: Duration = Duration::from_millis(250);
@@ -99,15 +99,6 @@ pub enum Entered<T> {
     Waits { ticket: Ticket, gave_way: Vec<T> },
     /// There is no room, and its own flow holds the most: the request comes back.
     Full(T),
-}
-
-/// What a request can expect that would enter now.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Outlook {
-    /// Waiting requests of its flow that go before it.
-    pub ahead: usize,
-    /// Seconds until its turn.
-    pub wait_s: f64,
 }
 
 /// Requests that wait, each with what the caller keeps of it.
@@ -309,49 +300,6 @@ impl<T> Queue<T> {
         }
     }
 
-    /// What a request can expect that would enter now. `endpoints` that prefill side by side are all that is known of
-    /// the pace until the queue was seen to drain.
-    pub fn outlook(&self, arrival: &Arrival, endpoints: u32) -> Outlook {
-        let key = self.key(arrival);
-        let own = self.flows.get(&arrival.flow);
-        let (ahead, mut work) = own.map_or((0, 0.0), |flow| flow.ahead_of(key));
-        // Others go in between as far as their weight allows.
-        let per_weight = (work + arrival.work) / arrival.weight.max(f64::MIN_POSITIVE);
-        let others = self.flows.iter().filter(|(id, _)| **id != arrival.flow);
-        work += others
-            .map(|(_, flow)| flow.work().min(per_weight * flow.weight))
-            .sum::<f64>();
-        let mut wait_s = work / self.rate(endpoints);
-        if arrival.fresh {
-            let fresh = self.flows.values().flat_map(Flow::iter);
-            let ahead = fresh.filter(|(other, _)| other.fresh && self.key(other) <= key);
-            wait_s = wait_s.max(self.fresh_wait_s(ahead.count() + 1, endpoints));
-        }
-        Outlook { ahead, wait_s }
-    }
-
-    /// Seconds until all that waits now has left the queue; `endpoints` as for [`Queue::outlook`].
-    pub fn drained_in_s(&self, endpoints: u32) -> f64 {
-        let prefilled_s = self.work() / self.rate(endpoints);
-        prefilled_s.max(self.fresh_wait_s(self.fresh, endpoints))
-    }
-
-    /// Work that leaves the queue per second. Until that was seen: what waits, in the time that its prefill takes.
-    /// The work is more than that, it has the tokens to be generated in it, so no pace of prefill says how fast it goes.
-    fn rate(&self, endpoints: u32) -> f64 {
-        let miss_s: f64 = self.flows.values().map(Flow::miss_s).sum();
-        let prefilled_in_s = (miss_s / f64::from(endpoints.max(1))).max(SHORTEST_S);
-        let assumed = self.work() / prefilled_in_s;
-        self.drain.rate(assumed).max(f64::MIN_POSITIVE)
-    }
-
-    /// Seconds until `count` fresh requests have been admitted; until that was seen, as long as their share of the
-    /// work takes.
-    fn fresh_wait_s(&self, count: usize, endpoints: u32) -> f64 {
-        let assumed = self.rate(endpoints) * self.len as f64 / self.work().max(1.0);
-        count as f64 / self.fresh_drain.rate(assumed).max(f64::MIN_POSITIVE)
-    }
-
     fn work(&self) -> f64 {
         self.flows.values().map(Flow::work).sum()
     }
@@ -436,60 +384,6 @@ impl<T> Queue<T> {
             self.flows
                 .retain(|_, flow| !flow.is_empty() || flow.is_ahead_of(now));
         }
-    }
-
-    /// Room for `arrival`: those who gave way, or `None` when there is none to be had.
-    fn make_room(&mut self, arrival: &Arrival) -> Option<Vec<T>> {
-        let QueueSettings {
-            max_requests,
-            max_bytes,
-            ..
-        } = self.settings;
-        let fits = |len: usize, bytes: u64| len < max_requests && bytes + arrival.bytes <= max_bytes;
-        if !fits(0, 0) {
-            return None;
-        }
-        let (mut len, mut bytes, mut places) = (self.len, self.bytes, Vec::new());
-        let largest = self.flows.iter().map(|(id, flow)| (*id, self.share(flow)));
-        let largest = largest.max_by(|a, b| a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)));
-        if let Some((id, _)) = largest
-            && let Some(flow) = self.flows.get(&id)
-        {
-            let own = self.flows.get(&arrival.flow).map_or(0.0, |flow| self.share(flow));
-            let own = own + self.share_of(1, arrival.bytes, arrival.weight);
-            for (place, waiting) in flow.newest_first() {
-                if fits(len, bytes) {
-                    break;
-                }
-                let left = flow.bytes() - (self.bytes - bytes);
-                if id == arrival.flow || self.share_of(flow.len() - places.len(), left, flow.weight) <= own {
-                    return None;
-                }
-                places.push(Ticket {
-                    flow: id,
-                    place: *place,
-                });
-                (len, bytes) = (len - 1, bytes - waiting.arrival.bytes);
-            }
-        }
-        let gave_way = |queue: &mut Self, ticket| Some(queue.take(ticket)?.payload);
-        fits(len, bytes).then(|| {
-            places
-                .into_iter()
-                .filter_map(|ticket| gave_way(self, ticket))
-                .collect()
-        })
-    }
-
-    /// What a flow holds of the queue, for its weight.
-    fn share(&self, flow: &Flow<T>) -> f64 {
-        self.share_of(flow.len(), flow.bytes(), flow.weight)
-    }
-
-    fn share_of(&self, requests: usize, bytes: u64, weight: f64) -> f64 {
-        let of_requests = requests as f64 / self.settings.max_requests.max(1) as f64;
-        let of_bytes = bytes as f64 / self.settings.max_bytes.max(1) as f64;
-        of_requests.max(of_bytes) / weight
     }
 }
 
