@@ -7,9 +7,8 @@ use super::record::Record;
 use super::ring::{Ring, span_limit};
 use super::table::{BATCH, Batch, Claimed, Table};
 
-/// Sweep steps per block written once the ring has many vacancies. A sweep over the 1.5 x capacity positions
-/// that start it ends within 0.375 x capacity writes, well before the ring reaches its limit of twice the capacity.
-const SWEEP_STEPS: usize = 4;
+/// Work of a sweep at a time while a store waits for it to be over.
+const SWEEP_WORK: usize = 1024;
 
 /// A store may exceed the capacity by one part in so many until it returns: most then need one pass over their chain,
 /// and blocks are evicted many at a time.
@@ -246,24 +245,42 @@ impl Owner {
         oldest.len()
     }
 
-    /// Sweeps a little for `count` writes if the ring has many vacancies, and for as long as it takes if they would
-    /// not fit: a sweep to the end leaves no vacancy, and twice the capacity has room for all blocks and a chain.
+    /// Sweeps for `count` writes if the ring has many vacancies, and for as long as it takes if they would not fit: a
+    /// sweep to the end leaves no vacancy, and twice the capacity has room for all blocks and a chain.
+    ///
+    /// Each write does the same part of what is left of the sweep as it takes of the room that is left, so that all pay
+    /// alike and the sweep ends as the room does. Behind it are `blocks` records and those written meanwhile, which
+    /// is where the next one begins when that is half way from `blocks` to the limit: as slow as it can be. An
+    /// endpoint full of blocks thus moves about two for one that it writes at most, and one a tenth full a sixth of one.
     fn make_room_in_ring(&mut self, table: &Table, count: usize) {
         let limit = span_limit(self.capacity);
-        if self.ring.span() > limit - limit / 4 {
-            self.sweep(table, count * SWEEP_STEPS);
+        if self.ring.span() > (limit + self.blocks) / 2 {
+            self.ring.begin_sweep(self.blocks);
+        }
+        let work_left = self.ring.work_left();
+        if work_left > 0 {
+            let room = limit.saturating_sub(self.ring.span()).max(1);
+            self.sweep(table, (work_left * count).div_ceil(room));
         }
         while self.ring.span() + count > limit {
-            self.sweep(table, BATCH);
+            self.ring.begin_sweep(self.blocks);
+            self.sweep(table, SWEEP_WORK);
         }
     }
 
-    fn sweep(&mut self, table: &Table, steps: usize) {
-        for _ in 0..steps {
-            if let Some(moved) = self.ring.sweep()
-                && let Some(entry) = table.recall(moved.record, self.id, moved.from)
-            {
-                table.restamp(entry, moved.to, entry.is_provisional());
+    /// Does so much work of the sweep that is under way, if there is as much.
+    #[inline(never)]
+    fn sweep(&mut self, table: &Table, mut work: usize) {
+        while work > 0 {
+            let moved = self.ring.sweep(&mut work);
+            if moved.is_empty() {
+                return;
+            }
+            table.warm_records(moved.iter().map(|moved| moved.record));
+            for moved in moved {
+                if let Some(entry) = table.recall(moved.record, self.id, moved.from) {
+                    table.restamp(entry, moved.to, entry.is_provisional());
+                }
             }
         }
     }

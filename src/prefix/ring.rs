@@ -11,6 +11,8 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 
 const SEGMENT: usize = 256;
+/// How many positions a sweep can look at in the time in which it moves a record, whose word is anywhere in the table.
+const MOVE: usize = 16;
 const SEGMENT_BYTES: usize = SEGMENT * size_of::<Record>();
 
 /// Positions that a ring for `blocks` blocks may span.
@@ -34,11 +36,13 @@ pub(super) struct Ring {
     sweep: Option<Sweep>,
 }
 
-/// Everything in `(read, write]` is vacant; records below `read` slide up to `write`.
+/// Everything in `(read, write]` is vacant; records at `read` and below slide up to `write`.
 #[derive(Clone, Copy, Debug)]
 struct Sweep {
     read: u64,
     write: u64,
+    /// Records left to move, at most.
+    left: usize,
 }
 
 /// A record that has to be told its new position.
@@ -124,33 +128,84 @@ impl Ring {
         popped
     }
 
-    /// One step of the sweep: looks at one position, and reports the record if that moved it.
-    pub(super) fn sweep(&mut self) -> Option<Moved> {
+    /// Begins a sweep of a ring of `records` records, unless one is under way.
+    pub(super) fn begin_sweep(&mut self, records: usize) {
         self.skip_swept();
-        if self.span() == 0 {
-            return None;
+        if self.sweep.is_none() && self.span() > 0 {
+            self.sweep = Some(Sweep {
+                read: self.tail - 1,
+                write: self.tail - 1,
+                left: records,
+            });
         }
-        let newest = Sweep {
-            read: self.tail - 1,
-            write: self.tail - 1,
-        };
-        let Sweep { read, write } = self.sweep.unwrap_or(newest);
-        let record = self.slot(read).map_or(Record::VACANT, |slot| *slot);
-        let is_record = record != Record::VACANT;
-        if is_record && read != write {
-            self.set(write, record);
-            self.set(read, Record::VACANT);
-        }
-        self.sweep = Some(Sweep {
-            read: read - 1,
-            write: write - u64::from(is_record),
-        });
-        self.skip_swept();
-        (is_record && read != write).then_some(Moved {
-            record,
-            from: read,
-            to: write,
+    }
+
+    /// What is left of the sweep: at most so many positions' time. 0 when none is under way.
+    pub(super) fn work_left(&self) -> usize {
+        self.sweep.map_or(0, |sweep| {
+            let positions = (sweep.read + 1).saturating_sub(self.head) as usize;
+            positions + sweep.left.min(positions) * MOVE
         })
+    }
+
+    /// Sweeps until the sweep is over, [`BATCH`] records have moved or `work`, which it takes its work off, is done.
+    /// Reports the records that it moved.
+    pub(super) fn sweep(&mut self, work: &mut usize) -> SmallVec<[Moved; BATCH]> {
+        let mut moved = SmallVec::new();
+        self.skip_swept();
+        while *work > 0
+            && moved.len() < BATCH
+            && let Some(Sweep { read, write, left }) = self.sweep
+        {
+            let Some((vacant, found)) = self.last_record(read, *work) else {
+                break;
+            };
+            *work -= vacant as usize;
+            let mut next = Sweep {
+                read: read - vacant,
+                write,
+                left,
+            };
+            if let Some(record) = found {
+                let from = next.read;
+                *work = work.saturating_sub(1);
+                if from != write {
+                    self.set(write, record);
+                    self.set(from, Record::VACANT);
+                    moved.push(Moved {
+                        record,
+                        from,
+                        to: write,
+                    });
+                    *work = work.saturating_sub(MOVE);
+                }
+                next = Sweep {
+                    read: from - 1,
+                    write: write - 1,
+                    left: left.saturating_sub(1),
+                };
+            }
+            self.sweep = Some(next);
+            self.skip_swept();
+        }
+        moved
+    }
+
+    /// Looks from `position` down for a record, at most at `most` positions and not beyond a segment: the number of vacant
+    /// ones before it, and the record.
+    fn last_record(&self, position: u64, most: usize) -> Option<(u64, Option<Record>)> {
+        let end = position.checked_sub(self.first_segment())? as usize;
+        let end_in_segment = end % SEGMENT + 1;
+        let lowest = if end < SEGMENT {
+            self.head as usize % SEGMENT
+        } else {
+            0
+        };
+        let start = lowest.max(end_in_segment.saturating_sub(most));
+        let looked_at = self.segments.get(end / SEGMENT)?.get(start..end_in_segment)?;
+        let found = looked_at.iter().rposition(|record| *record != Record::VACANT);
+        let vacant = found.map_or(looked_at.len(), |at| looked_at.len() - 1 - at);
+        Some((vacant as u64, found.map(|at| looked_at[at])))
     }
 
     #[cfg(any(test, fuzzing))]
@@ -168,7 +223,7 @@ impl Ring {
 
     /// When nothing is left below the sweep, it is over, and its gap is the start of the ring.
     fn skip_swept(&mut self) {
-        if let Some(Sweep { read, write }) = self.sweep
+        if let Some(Sweep { read, write, .. }) = self.sweep
             && self.head > read
         {
             self.sweep = None;

@@ -1,7 +1,10 @@
 //! Capacities, and the memory bound with a table that is full.
 
 use super::{chain, matched};
+use crate::prefix::owner::Owner;
+use crate::prefix::table::Table;
 use crate::prefix::{EndpointId, MAX_ENDPOINTS, PrefixIndex};
+use std::collections::HashMap;
 
 #[test]
 fn a_prompt_beyond_the_capacity_keeps_its_head() {
@@ -85,4 +88,38 @@ fn shares_are_in_proportion_and_grow_back() {
     index.release(large);
     assert_eq!(index.capacity(small), 100);
     assert_eq!(index.capacity(EndpointId(5000)), 0);
+}
+
+/// Most blocks that one store moved up in the order of use although it did not name them, when the same chains of 64
+/// are stored again and again.
+fn most_moved(capacity: usize, chains: u64) -> usize {
+    let table = Table::new(capacity);
+    let mut owner = Owner::new(0);
+    assert!(owner.approach_capacity(&table, capacity, usize::MAX));
+    let stamps = |owner: &Owner| -> HashMap<_, _> {
+        let entries = owner.entries(&table);
+        entries
+            .iter()
+            .map(|entry| (entry.fingerprint(), entry.stamp()))
+            .collect()
+    };
+    let store = |name: u64| {
+        let path = chain(chain(name, 1)[0] % chains, 64);
+        let before = stamps(&owner);
+        owner.store(&table, &path, false);
+        let named: Vec<_> = path.iter().map(|&hash| table.key(hash).fingerprint).collect();
+        let moved = |&(block, stamp): &(&u32, &u64)| {
+            !named.contains(block) && before.get(block).is_some_and(|was| was != stamp)
+        };
+        stamps(&owner).iter().filter(moved).count()
+    };
+    (0..600).map(store).max().unwrap_or(0)
+}
+
+#[test]
+fn no_store_pays_for_many_others() {
+    // About two for each of the 64 blocks while the endpoint is full, and a third of one while it is a fourth full.
+    let (full, fourth) = (most_moved(2048, 32), most_moved(2048, 8));
+    assert!((64..160).contains(&full), "{full} blocks moved");
+    assert!((8..32).contains(&fourth), "{fourth} blocks moved");
 }
