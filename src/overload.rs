@@ -10,3 +10,10 @@ pub mod drain;
 pub mod queue;
 pub mod turn;
 pub mod working_set;
+
+use std::time::Duration;
+
+/// Share of what was observed that counts still, `elapsed` later: exponential forgetting.
+fn kept(elapsed: Duration, half_life_s: f64) -> f64 {
+    (-elapsed.as_secs_f64() / half_life_s).exp2()
+}

@@ -59,16 +59,25 @@ use rand::Rng;
 use recency::{Recency, Use};
 use std::sync::Arc;
 
-/// Blocks that the prefix index keeps of an endpoint, relative to what its engine is said to hold.
+/// [`index_margin`] without a working-set gate.
 ///
 /// An index that forgets before the engine does sends requests away from what they could have reused: one of half the
 /// size makes coding sessions wait almost twice as long. One that remembers too long loses little by visits in
 /// vain. Measured in `docs/routing.md`.
-pub const INDEX_MARGIN: f64 = 1.5;
+const INDEX_MARGIN: f64 = 1.5;
 
 /// The same where a working-set gate keeps the caches from overflowing. It has to know what was evicted: an index that
 /// takes it for cached sends conversations where they are computed anew amid others. Measured in `docs/overload.md`.
-pub const GATED_INDEX_MARGIN: f64 = 1.0;
+const GATED_INDEX_MARGIN: f64 = 1.0;
+
+/// Blocks that the prefix index keeps of an endpoint, relative to what its engine is said to hold.
+pub const fn index_margin(is_gated: bool) -> f64 {
+    if is_gated {
+        GATED_INDEX_MARGIN
+    } else {
+        INDEX_MARGIN
+    }
+}
 
 /// One pool's scheduling: a policy and what it remembers from pick to pick.
 #[derive(Clone, Debug)]

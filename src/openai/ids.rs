@@ -33,7 +33,7 @@ impl<'a> Iterator for TokenIds<'a> {
         let Some((id, length)) = plain_id(rest) else {
             return self.elements.next().map(TokenId::Odd);
         };
-        self.elements.skip_bytes(length);
+        self.elements.resume(rest.get(length..).unwrap_or_default());
         Some(TokenId::Plain(id))
     }
 }

@@ -342,13 +342,6 @@ pub(super) fn string_at(bytes: &[u8]) -> Option<&[u8]> {
     inside.get(..string_end(inside, 0)?)
 }
 
-/// The inside of the string that well-formed bytes start with; empty when they start with something else.
-pub(super) fn leading_string(bytes: &[u8]) -> &[u8] {
-    string_end(bytes, 1)
-        .and_then(|end| bytes.get(1..end))
-        .unwrap_or_default()
-}
-
 /// The elements of the array that well-formed bytes start with; none for any other value.
 pub(super) struct Elements<'a> {
     rest: &'a [u8],
@@ -364,14 +357,8 @@ impl<'a> Elements<'a> {
     /// The bytes from the next element on.
     #[inline]
     pub(super) fn rest(&mut self) -> &'a [u8] {
-        let separators = self.rest.iter().take_while(|byte| is_separator(**byte)).count();
-        self.rest = &self.rest[separators..];
+        self.rest = skip_separators(self.rest);
         self.rest
-    }
-
-    /// Steps over bytes that the caller has read itself.
-    pub(super) fn skip_bytes(&mut self, length: usize) {
-        self.rest = self.rest.get(length..).unwrap_or_default();
     }
 
     /// Goes on at `rest`, which follows what the caller has read itself.
@@ -410,9 +397,7 @@ impl<'a> Members<'a> {
 
     /// What follows the object, once all its members have been given.
     pub(super) fn after(&self) -> &'a [u8] {
-        let separators = self.rest.iter().take_while(|byte| is_separator(**byte)).count();
-        let rest = &self.rest[separators..];
-        rest.strip_prefix(b"}").unwrap_or_default()
+        skip_separators(self.rest).strip_prefix(b"}").unwrap_or_default()
     }
 
     /// The bytes from the value of the first member named `key` on: where that ends is left open. Nothing is read
@@ -420,8 +405,7 @@ impl<'a> Members<'a> {
     pub(super) fn value_at(mut self, key: &[u8]) -> &'a [u8] {
         while let Some((name, after)) = next_value(self.rest) {
             if string_inside(name) == Some(key) {
-                let separators = after.iter().take_while(|byte| is_separator(**byte)).count();
-                return &after[separators..];
+                return skip_separators(after);
             }
             let Some((_, after)) = next_value(after) else {
                 break;
@@ -447,11 +431,16 @@ const fn is_separator(byte: u8) -> bool {
     matches!(byte, b' ' | b'\n' | b'\r' | b'\t' | b',' | b':')
 }
 
+fn skip_separators(rest: &[u8]) -> &[u8] {
+    let separators = rest.iter().take_while(|byte| is_separator(**byte)).count();
+    &rest[separators..]
+}
+
 /// The next value of well-formed bytes and what follows it, past any separator before it.
 fn next_value(rest: &[u8]) -> Option<(&[u8], &[u8])> {
-    let start = rest.iter().take_while(|byte| is_separator(**byte)).count();
-    let end = value_end(rest, start)?;
-    Some((&rest[start..end], &rest[end..]))
+    let rest = skip_separators(rest);
+    let end = value_end(rest, 0)?;
+    Some(rest.split_at(end))
 }
 
 /// The end of a well-formed value: brackets need only be counted.

@@ -4,7 +4,7 @@
 //! by default: no whitespace between tokens, no escape that is not needed, and `\n` rather than `\u000a`. So nearly
 //! every string of a request passes as the slice that it is, its line ends included.
 
-use super::json::{Members, leading_string};
+use super::json::{Members, string_at};
 use memchr::{memchr, memmem};
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -68,7 +68,7 @@ pub(super) fn minify(value: &[u8], out: &mut impl FnMut(&[u8])) {
     while let Some(&byte) = value.get(at) {
         match byte {
             b'"' => {
-                let inside = leading_string(&value[at..]);
+                let inside = string_at(&value[at..]).unwrap_or_default();
                 let (start, end) = (at + 1, at + 1 + inside.len());
                 if memchr(b'\\', inside).is_some() {
                     out(&value[run..start]);

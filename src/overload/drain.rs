@@ -1,5 +1,6 @@
 //! How fast a queue drains: what an honest `Retry-After` is made of.
 
+use super::kept;
 use crate::time::Mono;
 
 /// Half-life of what was observed, in seconds: long against one prefill, short against a change of traffic.
@@ -37,11 +38,11 @@ impl Drain {
     /// Time passes; `busy` says whether anybody waited since the last call.
     pub fn pass(&mut self, now: Mono, busy: bool) {
         if busy {
-            let elapsed_s = now.since(self.settled).as_secs_f64();
-            let keep = (-elapsed_s / HALF_LIFE_S).exp2();
+            let elapsed = now.since(self.settled);
+            let keep = kept(elapsed, HALF_LIFE_S);
             self.work *= keep;
-            self.assumed_s *= (-elapsed_s / START_HALF_LIFE_S).exp2();
-            self.busy_s = self.busy_s * keep + elapsed_s;
+            self.assumed_s *= kept(elapsed, START_HALF_LIFE_S);
+            self.busy_s = self.busy_s * keep + elapsed.as_secs_f64();
         }
         self.settled = self.settled.max(now);
     }

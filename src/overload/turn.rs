@@ -50,14 +50,16 @@ impl Room {
 
     /// Prefill that the endpoint has pending, in seconds.
     fn pending_s(&self, endpoint: EndpointId) -> f64 {
-        let found = self.endpoints.iter().find(|other| other.endpoint == endpoint);
-        found.map_or(0.0, |endpoint| endpoint.pending_s)
+        self.of(endpoint).map_or(0.0, |endpoint| endpoint.pending_s)
     }
 
     /// Whether the endpoint takes something.
     pub fn is_free(&self, endpoint: EndpointId, limit: &Limit) -> bool {
-        let found = self.endpoints.iter().find(|other| other.endpoint == endpoint);
-        found.is_none_or(|endpoint| endpoint.is_within(limit))
+        self.of(endpoint).is_none_or(|endpoint| endpoint.is_within(limit))
+    }
+
+    fn of(&self, endpoint: EndpointId) -> Option<&Fullness> {
+        self.endpoints.iter().find(|other| other.endpoint == endpoint)
     }
 }
 
@@ -145,6 +147,10 @@ impl Conditions<'_> {
         let Some(gate) = self.gate else {
             return SmallVec::new();
         };
+        let kind = gate.kind(self.now, visit);
+        if !kind.needs_room() {
+            return SmallVec::new();
+        }
         let pace = |view: &EndpointView| self.scheduler.prefill_s_per_token(self.now, view.id);
         let tokens_per_s: f64 = views.iter().map(|view| pace(view).recip()).sum();
         let output_tokens = self
@@ -156,7 +162,7 @@ impl Conditions<'_> {
             capacity_tokens: view.capacity_tokens,
         };
         let places: SmallVec<[Place; 16]> = views.iter().map(place).collect();
-        gate.full(self.now, visit, output_tokens, &places, tokens_per_s)
+        gate.full(self.now, kind, visit, output_tokens, &places, tokens_per_s)
     }
 }
 

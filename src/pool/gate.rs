@@ -3,7 +3,7 @@
 use super::{Entry, Pool, Prompt};
 use crate::overload::working_set::{Held, Kind, Place, Stay, Visit, WorkingSet, WorkingSetSettings};
 use crate::prefix::EndpointId;
-use crate::scheduling::{GATED_INDEX_MARGIN, INDEX_MARGIN};
+use crate::scheduling::index_margin;
 use crate::telemetry::WorkingSetMetrics;
 use crate::time::Mono;
 use http::{HeaderMap, HeaderName};
@@ -258,7 +258,7 @@ impl Pool {
             capacity_tokens: self.capacity_tokens(entry),
         };
         let places: Vec<Place> = snapshot.ready().map(place).collect();
-        let full = set.full(now, &visit, wait.output_tokens, &places, wait.tokens_per_s);
+        let full = set.full(now, kind, &visit, wait.output_tokens, &places, wait.tokens_per_s);
         let endpoint = |entry: &Entry| {
             let id = entry.endpoint.id;
             (
@@ -290,8 +290,7 @@ impl Pool {
 
     /// What the index remembers of an endpoint, relative to what its engine is said to hold.
     pub fn index_margin(&self) -> f64 {
-        let gated = self.settings.gate.as_ref();
-        gated.map_or(INDEX_MARGIN, |_| GATED_INDEX_MARGIN)
+        index_margin(self.settings.gate.is_some())
     }
 
     /// What an endpoint's engine had cached is gone.

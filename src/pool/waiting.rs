@@ -365,7 +365,7 @@ impl Pool {
         let no_room = gate.is_some_and(|gate| gate.endpoints.iter().all(|(.., admits)| !admits));
         let held = self.wait_of(prompt, now);
         let inner = self.waiting.inner.lock();
-        let free = room.is_any_free(&inner.queue.limit_of(now, claim.flow)) || room.is_empty();
+        let free = room.is_any_free(&inner.queue.limit_of(now, claim.flow));
         let why = match (no_room, free) {
             (true, _) => Why::NoRoom,
             (false, false) => Why::Busy,

@@ -5,6 +5,7 @@
 //! another has had less than that. Equal floods do not restrain each other, and neither does a flow by itself.
 
 use super::FlowId;
+use crate::overload::kept;
 use crate::time::Mono;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -34,8 +35,7 @@ struct Recent {
 
 impl Recent {
     fn level(&self, now: Mono) -> f64 {
-        let keep = (-now.since(self.settled).as_secs_f64() / HALF_LIFE_S).exp2();
-        self.work * keep / self.weight
+        self.work * kept(now.since(self.settled), HALF_LIFE_S) / self.weight
     }
 }
 

@@ -1,5 +1,6 @@
 //! What the gate learns from traffic: how likely conversations come back, and what it costs that they were evicted.
 
+use crate::overload::kept;
 use crate::time::Mono;
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ pub(super) fn class_of(turns: u32) -> usize {
 }
 
 /// A usual number of turns of the class.
-pub(super) const fn first_of(class: usize) -> u32 {
+pub(super) const fn turns_of(class: usize) -> u32 {
     match class {
         0..=3 => class as u32 + 1,
         4 => 6,
@@ -114,7 +115,7 @@ struct Share {
 
 impl Share {
     fn observe(&mut self, now: Mono, part: f64, whole: f64) {
-        let keep = (-now.since(self.settled).as_secs_f64() / HALF_LIFE_S).exp2();
+        let keep = kept(now.since(self.settled), HALF_LIFE_S);
         self.part = self.part * keep + part;
         self.whole = self.whole * keep + whole;
         self.settled = self.settled.max(now);
@@ -173,7 +174,7 @@ impl Demand {
     }
 
     fn decayed(&self, now: Mono) -> f64 {
-        self.tokens * (-now.since(self.settled).as_secs_f64() / DEMAND_HALF_LIFE_S).exp2()
+        self.tokens * kept(now.since(self.settled), DEMAND_HALF_LIFE_S)
     }
 }
 

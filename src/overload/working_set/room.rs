@@ -1,6 +1,6 @@
 //! Where there is room: for a new conversation, and for one whose context was evicted.
 
-use super::learnt::{CLASSES, class_of, first_of};
+use super::learnt::{CLASSES, class_of, turns_of};
 use super::occupancy::{Occupancy, Sum};
 use super::{Held, Kind, Name, Visit, WorkingSet};
 use crate::prefix::EndpointId;
@@ -20,19 +20,26 @@ pub struct Place {
     pub capacity_tokens: Option<u64>,
 }
 
+impl Kind {
+    /// Whether it goes only where there is room, as far as the gate holds anybody back.
+    pub const fn needs_room(self) -> bool {
+        matches!(self, Self::Returning | Self::Fresh)
+    }
+}
+
 impl WorkingSet {
-    /// Those of `places` that have no room for the request, which is to be answered with `output_tokens`. Together they
-    /// prefill `tokens_per_s`.
+    /// Those of `places` that have no room for the request, which is of this [`kind`](Self::kind) and to be answered with
+    /// `output_tokens`. Together they prefill `tokens_per_s`.
     pub fn full(
         &self,
         now: Mono,
+        kind: Kind,
         visit: &Visit,
         output_tokens: u32,
         places: &[Place],
         tokens_per_s: f64,
     ) -> SmallVec<[EndpointId; 16]> {
-        let kind = self.kind(now, visit);
-        if !matches!(kind, Kind::Fresh | Kind::Returning) || self.is_spare(now, tokens_per_s) {
+        if !kind.needs_room() || self.is_spare(now, tokens_per_s) {
             return SmallVec::new();
         }
         let output_tokens = u64::from(output_tokens);
@@ -41,7 +48,8 @@ impl WorkingSet {
         let fleet: Option<u64> = places.iter().map(|place| place.capacity_tokens).sum();
         let outgrown = kind == Kind::Fresh
             && fleet.is_some_and(|fleet| !self.fleet_admits(new_tokens(visit.best_match_tokens), fleet));
-        let name = self.continued(now, visit).filter(|_| kind == Kind::Returning);
+        let returning = (kind == Kind::Returning).then(|| self.continued(now, visit));
+        let name = returning.flatten();
         let fits = |place: &Place| match name {
             Some(name) => self.readmits(name, visit, output_tokens, place),
             None => !outgrown && self.admits(place, new_tokens(place.match_tokens)),
@@ -115,7 +123,7 @@ impl WorkingSet {
             for (foreseen, ahead) in foreseen.iter_mut().zip(TURNS_AHEAD) {
                 // The first return is that of its present class.
                 for turn in gone.max(1)..ahead {
-                    stays *= self.reuse[class_of(first_of(class) + turn)].share();
+                    stays *= self.reuse[class_of(turns_of(class) + turn)].share();
                 }
                 gone = ahead;
                 let grown = sum.conversations as f64 * f64::from(ahead) * growth;

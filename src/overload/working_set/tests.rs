@@ -28,7 +28,7 @@ fn fits(set: &WorkingSet, now: Mono, visit: &Visit, capacities: &[(EndpointId, O
         capacity_tokens: *capacity_tokens,
     };
     let places: Vec<Place> = capacities.iter().map(place).collect();
-    let full = set.full(now, visit, 0, &places, 0.0);
+    let full = set.full(now, set.kind(now, visit), visit, 0, &places, 0.0);
     capacities.iter().map(|(id, _)| !full.contains(id)).collect()
 }
 
@@ -302,7 +302,8 @@ fn there_is_compute_to_spare_while_all_prompts_could_be_computed_anew() {
     };
     let new = blocks(3, 10);
     let full = |tokens_per_s| {
-        set.full(at(659.0), &visit(&new, 0), 0, &[place], tokens_per_s)
+        let (now, visit) = (at(659.0), visit(&new, 0));
+        set.full(now, set.kind(now, &visit), &visit, 0, &[place], tokens_per_s)
             .len()
     };
     assert_eq!((full(0.0), full(1e6)), (1, 0));

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
@@ -18,6 +18,18 @@ impl Wake for Count {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+impl Count {
+    fn wakes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Polls what must wait, as a task whose wakes are counted.
+fn poll_to_wait(driven: Pin<&mut impl Future<Output = ()>>, count: &Arc<Count>) {
+    let waker = Waker::from(count.clone());
+    assert!(driven.poll(&mut Context::from_waker(&waker)).is_pending());
 }
 
 fn sockets() -> (TcpStream, Corks) {
@@ -36,7 +48,6 @@ fn is_corked(socket: &TcpStream) -> bool {
 fn what_wakes_itself_is_polled_again_at_once_and_wakes_nobody() {
     let (_socket, corks) = sockets();
     let (count, polls) = (Arc::new(Count::default()), Cell::new(0));
-    let waker = Waker::from(count.clone());
     let mut driven = pin!(drive(
         poll_fn(|cx| {
             polls.set(polls.get() + 1);
@@ -47,20 +58,14 @@ fn what_wakes_itself_is_polled_again_at_once_and_wakes_nobody() {
         }),
         &corks,
     ));
-    assert!(
-        driven
-            .as_mut()
-            .poll(&mut Context::from_waker(&waker))
-            .is_pending()
-    );
-    assert_eq!((polls.get(), count.0.load(Ordering::Relaxed)), (5, 0));
+    poll_to_wait(driven.as_mut(), &count);
+    assert_eq!((polls.get(), count.wakes()), (5, 0));
 }
 
 #[test]
 fn what_wakes_itself_for_ever_lets_others_have_their_turn() {
     let (_socket, corks) = sockets();
     let (count, polls) = (Arc::new(Count::default()), Cell::new(0));
-    let waker = Waker::from(count.clone());
     let mut driven = pin!(drive(
         poll_fn(|cx| {
             polls.set(polls.get() + 1);
@@ -70,14 +75,9 @@ fn what_wakes_itself_for_ever_lets_others_have_their_turn() {
         &corks,
     ));
     for turn in 1..=3 {
-        assert!(
-            driven
-                .as_mut()
-                .poll(&mut Context::from_waker(&waker))
-                .is_pending()
-        );
+        poll_to_wait(driven.as_mut(), &count);
         assert_eq!(polls.get(), turn * MAX_POLLS);
-        assert_eq!(count.0.load(Ordering::Relaxed) as u32, turn);
+        assert_eq!(count.wakes() as u32, turn);
     }
 }
 
@@ -94,18 +94,12 @@ fn a_wake_while_it_waits_wakes_the_newest_task_once() {
     ));
     let counts = [Arc::new(Count::default()), Arc::new(Count::default())];
     for count in &counts {
-        let waker = Waker::from(count.clone());
-        assert!(
-            driven
-                .as_mut()
-                .poll(&mut Context::from_waker(&waker))
-                .is_pending()
-        );
+        poll_to_wait(driven.as_mut(), count);
     }
     let waker = inner.borrow_mut().take().unwrap();
     waker.wake_by_ref();
     waker.wake();
-    let woken = counts.map(|count| count.0.load(Ordering::Relaxed));
+    let woken = counts.map(|count| count.wakes());
     assert_eq!(woken, [0, 1]);
 }
 

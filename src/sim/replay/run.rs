@@ -7,7 +7,7 @@ use crate::overload::turn::{Conditions, Room};
 use crate::overload::working_set::{Stay, Visit, WorkingSet};
 use crate::prefix::{BlockHash, EndpointId, Provisional};
 use crate::scheduling::{Decision, Dispatch, EndpointView, Policy, RequestView, Scheduler, StreamRate};
-use crate::scheduling::{DecisionKind, GATED_INDEX_MARGIN, INDEX_MARGIN, PREFIX_KEY_BLOCKS};
+use crate::scheduling::{DecisionKind, PREFIX_KEY_BLOCKS, index_margin};
 use crate::sim::engine::{EngineEvent, FinishReason, Finished, RequestId, SimRequest, SubmitError};
 use crate::time::Mono;
 use rand::SeedableRng;
@@ -87,7 +87,7 @@ pub fn run_with(
     seed: u64,
     ended: &AtomicU64,
 ) -> Outcome {
-    let margin = overload.working_set.map_or(INDEX_MARGIN, |_| GATED_INDEX_MARGIN);
+    let margin = index_margin(overload.working_set.is_some());
     let mut replay = Replay::new(workload, fleet, margin, policy, seed);
     if fleet.told {
         for pod in &replay.fleet.pods {
