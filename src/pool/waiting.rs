@@ -92,7 +92,7 @@ pub struct WaitingRoom {
 
 struct Inner {
     queue: Queue<Waiter>,
-    last_pump: Mono,
+    last_tick: Mono,
     /// Newest time told, for those who leave without knowing it.
     now: Mono,
     /// Endpoints that took requests when the newest request came.
@@ -131,7 +131,7 @@ impl WaitingRoom {
         Self {
             inner: Mutex::new(Inner {
                 queue: Queue::new(rules(settings)),
-                last_pump: Mono::ZERO,
+                last_tick: Mono::ZERO,
                 now: Mono::ZERO,
                 endpoints: 1,
             }),
@@ -212,7 +212,7 @@ impl Waiting {
         }))
     }
 
-    /// Looks after the queue when nobody has done so for a [`TICK`].
+    /// Ends the waits that are over and looks after the queue, when nobody has ticked for a [`TICK`].
     pub fn tick(&self, now: Mono) {
         self.pool.newest().tick(&self.room, now);
     }
@@ -302,9 +302,10 @@ impl Pool {
 
     fn tick(self: &Arc<Self>, room: &WaitingRoom, now: Mono) {
         let mut inner = room.inner.lock();
-        if inner.last_pump + TICK > now {
+        if inner.last_tick + TICK > now {
             return;
         }
+        inner.last_tick = now;
         let expired = inner.queue.expire(now).into_iter();
         let (gated, late) = expired.partition(|waiter| waiter.held == Some(Verdict::Gated));
         self.turn_away(room, &inner, late, Turned::TimedOut);
@@ -313,7 +314,6 @@ impl Pool {
     }
 
     fn pump_locked(self: &Arc<Self>, room: &WaitingRoom, inner: &mut Inner, now: Mono) {
-        inner.last_pump = now;
         inner.now = inner.now.max(now);
         let mut offers = Pump {
             pool: self,
@@ -475,3 +475,6 @@ impl std::fmt::Debug for WaitingRoom {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;
