@@ -294,7 +294,7 @@ impl Pool {
         if room.len.load(Ordering::Relaxed) == 0 {
             return;
         }
-        // Who holds the lock pumps as well, or is about to.
+        // Who holds the lock is looking at the endpoints, or has just done so: what it missed is seen within a `TICK`.
         if let Some(mut inner) = room.inner.try_lock() {
             newest.pump_locked(room, &mut inner, now);
         }

@@ -33,7 +33,7 @@ pub fn claim(sharing: &Sharing, headers: &HeaderMap, bytes: usize) -> Claim {
         .into_iter()
         .position(|(word, _)| priority.is_some_and(|value| value == word));
     // A tenant's urgent and patient requests are flows of their own, so that one cannot hold up the other.
-    let flow = priority.map_or(tenant, |at| tenant.rotate_left(1 + at as u32) ^ at as u64);
+    let flow = priority.map_or(tenant, |at| tenant.rotate_left(1 + at as u32) ^ (1 + at as u64));
     Claim {
         flow: FlowId(flow),
         weight: weight * priority.map_or(1.0, |at| [URGENT, PATIENT][at].1),
@@ -122,6 +122,18 @@ mod tests {
         assert_eq!((high.weight, low.weight), (8.0, 0.125));
         assert!(high.flow != plain.flow && low.flow != plain.flow && high.flow != low.flow);
         assert_eq!(of(&[key, ("x-priority", "whatever")]), plain);
+    }
+
+    #[test]
+    fn priorities_are_flows_of_their_own_without_keys_too() {
+        let sharing = Sharing {
+            priority_header: Some("x-priority".parse().unwrap()),
+            ..Sharing::default()
+        };
+        let of = |pairs: &[(&'static str, &'static str)]| claim(&sharing, &headers(pairs), 0).flow;
+        let (plain, high) = (of(&[]), of(&[("x-priority", "high")]));
+        let low = of(&[("x-priority", "low")]);
+        assert!(plain != high && plain != low && high != low);
     }
 
     #[test]
