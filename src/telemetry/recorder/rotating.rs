@@ -63,24 +63,31 @@ impl Write for Rotating {
     }
 }
 
-/// `path` becomes `path.1`, that `path.2` and so on; the oldest of `files` goes.
+/// `path` becomes `path.1`, that `path.2` and so on; the oldest of `files` goes. Files may be missing: an operator may
+/// have taken them.
 fn shift(path: &Path, files: u32) -> io::Result<()> {
-    let older = |n: u32| {
+    let numbered = |n: u32| {
         let mut name = path.as_os_str().to_owned();
-        name.push(format!(".{n}"));
+        if n > 0 {
+            name.push(format!(".{n}"));
+        }
         PathBuf::from(name)
     };
     let last = files.max(1) - 1;
     if last == 0 {
-        return fs::remove_file(path);
+        return unless_missing(fs::remove_file(path));
     }
-    for n in (1..last).rev() {
-        match fs::rename(older(n), older(n + 1)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+    for n in (0..last).rev() {
+        unless_missing(fs::rename(numbered(n), numbered(n + 1)))?;
     }
-    fs::rename(path, older(1))
+    Ok(())
+}
+
+fn unless_missing(done: io::Result<()>) -> io::Result<()> {
+    match done {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -145,5 +152,19 @@ mod tests {
         file.write_all(b"aaaa\nbbbb\n").unwrap();
         file.flush().unwrap();
         assert_eq!(listing(folder.path()), named(&[("t", "bbbb\n")]));
+    }
+
+    #[test]
+    fn a_file_that_was_taken_away_stops_nothing() {
+        for files in [1, 2] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("t");
+            let mut file = Rotating::new(&path, of(files)).unwrap();
+            file.write_all(b"aaaa\n").unwrap();
+            fs::remove_file(&path).unwrap();
+            file.write_all(b"bbbb\n").unwrap();
+            file.flush().unwrap();
+            assert_eq!(listing(folder.path()), named(&[("t", "bbbb\n")]), "{files}");
+        }
     }
 }
