@@ -14,7 +14,7 @@ mod occupancy;
 mod room;
 mod settings;
 
-pub use room::Place;
+pub use room::{Held, Place};
 pub use settings::WorkingSetSettings;
 
 use crate::prefix::{BlockHash, EndpointId};
@@ -29,6 +29,9 @@ const WARM: f64 = 0.5;
 
 /// Names a conversation.
 type Name = u64;
+
+/// Blocks by which a conversation's next turn is known.
+type Marks = [Option<BlockHash>; 2];
 
 /// A request as the gate sees it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -85,23 +88,7 @@ struct Conversation {
     counted: Option<usize>,
     /// Its endpoint's cache was lost since: nobody holds its blocks.
     lost: bool,
-    marks: [Option<BlockHash>; 2],
-}
-
-/// Tokens that conversations hold on one endpoint, for metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Held {
-    /// Of conversations with a request in flight, and what they and idle ones share.
-    pub in_use_tokens: u64,
-    /// Of idle ones that are likely to come back.
-    pub idle_tokens: u64,
-}
-
-impl Held {
-    /// All of them.
-    pub const fn tokens(&self) -> u64 {
-        self.in_use_tokens + self.idle_tokens
-    }
+    marks: Marks,
 }
 
 /// An idle period that has not been judged yet.
@@ -378,8 +365,10 @@ impl WorkingSet {
             Some(session) => session,
             None => *visit.blocks.get(shared_blocks..)?.last()?,
         };
-        self.forget(name);
-        self.by_age.push_back((now, name));
+        // Of a conversation by that name whose tenure is over, the entry by age is taken over.
+        if !self.forget(name) {
+            self.by_age.push_back((now, name));
+        }
         let shared_tokens = visit.best_match_tokens.into();
         self.conversations.insert(
             name,
@@ -420,11 +409,7 @@ impl WorkingSet {
             blocks.get(half).copied(),
         ];
         let old = std::mem::replace(&mut conversation.marks, new);
-        for mark in old.into_iter().flatten() {
-            if self.by_mark.get(&mark) == Some(&name) {
-                self.by_mark.remove(&mark);
-            }
-        }
+        self.unmark(name, old);
         for mark in new.into_iter().flatten() {
             self.by_mark.insert(mark, name);
         }
@@ -469,12 +454,18 @@ impl WorkingSet {
         }
     }
 
-    fn forget(&mut self, name: Name) {
+    /// False when there is no conversation by that name.
+    fn forget(&mut self, name: Name) -> bool {
         self.uncount(name);
         let Some(conversation) = self.conversations.remove(&name) else {
-            return;
+            return false;
         };
-        for mark in conversation.marks.into_iter().flatten() {
+        self.unmark(name, conversation.marks);
+        true
+    }
+
+    fn unmark(&mut self, name: Name, marks: Marks) {
+        for mark in marks.into_iter().flatten() {
             if self.by_mark.get(&mark) == Some(&name) {
                 self.by_mark.remove(&mark);
             }

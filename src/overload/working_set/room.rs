@@ -2,7 +2,7 @@
 
 use super::learnt::{CLASSES, class_of, turns_of};
 use super::occupancy::{Occupancy, Sum};
-use super::{Held, Kind, Name, Visit, WorkingSet};
+use super::{Kind, Name, Visit, WorkingSet};
 use crate::prefix::EndpointId;
 use crate::time::Mono;
 use smallvec::SmallVec;
@@ -18,6 +18,22 @@ pub struct Place {
     pub match_tokens: u32,
     /// KV tokens that it can hold; `None` while that is unknown.
     pub capacity_tokens: Option<u64>,
+}
+
+/// Tokens that conversations hold on one endpoint, for metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Held {
+    /// Of conversations with a request in flight, and what they and idle ones share.
+    pub in_use_tokens: u64,
+    /// Of idle ones that are likely to come back.
+    pub idle_tokens: u64,
+}
+
+impl Held {
+    /// All of them.
+    pub const fn tokens(&self) -> u64 {
+        self.in_use_tokens + self.idle_tokens
+    }
 }
 
 impl Kind {
