@@ -242,6 +242,7 @@ fn waiting(of: &schema::Queue) -> anyhow::Result<Option<WaitingSettings>> {
 }
 
 /// What the endpoints' TLS goes by, per pool, in the order of the configuration.
+#[derive(Clone)]
 pub struct EndpointsTls(Vec<(String, Option<Arc<ClientTls>>)>);
 
 /// Reads the files that the pools' `tls` names.
@@ -259,9 +260,9 @@ pub fn endpoint_tls(config: &Config) -> anyhow::Result<EndpointsTls> {
 
 impl EndpointsTls {
     /// Gives each endpoint its pool's terms.
-    pub fn take(self, pools: &Pools) {
-        for (name, tls) in self.0 {
-            let snapshot = pools.by_name(&name).map(|pool| pool.snapshot());
+    pub fn give(&self, pools: &Pools) {
+        for (name, tls) in &self.0 {
+            let snapshot = pools.by_name(name).map(|pool| pool.snapshot());
             for entry in snapshot.iter().flat_map(|snapshot| &snapshot.entries) {
                 entry.endpoint.set_tls(tls.clone());
             }

@@ -4,6 +4,7 @@
 //! were placed in. Endpoints that the change does not touch keep their index entries, their health and their load.
 //! What discovery finds changes the configuration in the same way.
 
+use super::build::EndpointsTls;
 use super::stamp::Stamp;
 use super::{build, supervisor};
 use crate::config::address::ListenAddresses;
@@ -32,8 +33,12 @@ pub struct Reloader {
     /// The file, as it is in use.
     written: Config,
     discovered: Discovered,
+    /// What was discovered last could not be taken into use.
+    is_behind: bool,
     /// Both together: what the gateway goes by.
     current: Config,
+    /// What the files for TLS towards endpoints held at the newest reload.
+    endpoint_tls: Option<EndpointsTls>,
     /// Watches by pool; a pool's end with its entry.
     watches: BTreeMap<String, JoinSet<()>>,
     /// Watches of what pools are to discover, and what they are told to.
@@ -51,8 +56,11 @@ impl Reloader {
             discoveries: BTreeMap::new(),
             started: written.clone(),
             current: discovered.merge(&written).config,
+            // They were read a moment ago; if they are gone since, whoever needs them looks again.
+            endpoint_tls: build::endpoint_tls(&written).ok(),
             written,
             discovered,
+            is_behind: false,
             gateway,
             path,
             tell,
@@ -92,11 +100,21 @@ impl Reloader {
 
     fn take(&mut self, found: Found) {
         let (pool, source) = (found.pool.clone(), found.origin.as_str());
-        self.discovered.set(found);
-        // Also when it is nothing new: what could not be taken into use is tried again.
-        if let Err(fault) = self.go_by(self.written.clone()) {
+        let is_new = self.discovered.set(found);
+        if !is_new && !self.is_behind {
+            return;
+        }
+        let taken = self.kept_tls().and_then(|tls| self.go_by(self.written.clone(), tls));
+        self.is_behind = taken.is_err();
+        if let Err(fault) = taken {
             tracing::warn!(pool, source, "what was discovered cannot be used: {fault:#}");
         }
+    }
+
+    /// Endpoints that come are given what the files held: only a reload reads them again.
+    fn kept_tls(&self) -> anyhow::Result<EndpointsTls> {
+        let kept = self.endpoint_tls.clone();
+        kept.map_or_else(|| build::endpoint_tls(&self.written), Ok)
     }
 
     /// What changes when the file, or one with certificates that it names, is written or replaced.
@@ -134,7 +152,8 @@ impl Reloader {
         let new = Inspection::of_file(&self.path).into_result()?;
         let settings = build::settings(&new)?;
         let credentials = build::credentials(&new)?;
-        self.go_by(new)?;
+        let endpoint_tls = build::endpoint_tls(&new)?;
+        self.go_by(new, endpoint_tls)?;
         self.gateway.settings.store(Arc::new(settings));
         if let (Some(shown), Some(credentials)) = (&self.gateway.certificate, &credentials) {
             shown.replace(credentials);
@@ -150,11 +169,10 @@ impl Reloader {
     }
 
     /// Takes the pools of `written`, and what was discovered for them, into use.
-    fn go_by(&mut self, written: Config) -> anyhow::Result<()> {
+    fn go_by(&mut self, written: Config, endpoint_tls: EndpointsTls) -> anyhow::Result<()> {
         self.discovered.retain(&written);
         let merged = self.discovered.merge(&written);
         let new = merged.config;
-        let endpoint_tls = build::endpoint_tls(&new)?;
         let old_pools = self.gateway.pools.load_full();
         if new.pools != self.current.pools {
             let materials = build::Materials {
@@ -163,7 +181,7 @@ impl Reloader {
             };
             let pools = build::pools(&materials, &new, Some((&self.current, &old_pools)))?;
             // From here on nothing fails.
-            endpoint_tls.take(&pools);
+            endpoint_tls.give(&pools);
             self.gateway.pools.store(Arc::new(pools));
             self.replace(&old_pools);
             for why in merged.left_out {
@@ -172,8 +190,9 @@ impl Reloader {
             tell_difference(&self.current, &new);
         } else {
             // The files may hold something new.
-            endpoint_tls.take(&old_pools);
+            endpoint_tls.give(&old_pools);
         }
+        self.endpoint_tls = Some(endpoint_tls);
         self.written = written;
         self.current = new;
         self.watch_pools(&old_pools);

@@ -113,7 +113,7 @@ pub fn gateway(config: &Config) -> anyhow::Result<Gateway> {
         metrics: &metrics,
     };
     let pools = build::pools(&materials, config, None)?;
-    build::endpoint_tls(config)?.take(&pools);
+    build::endpoint_tls(config)?.give(&pools);
     let certificate = build::credentials(config)?;
     Ok(Gateway {
         origin: Instant::now(),

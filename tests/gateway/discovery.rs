@@ -1,6 +1,7 @@
 //! Endpoints that come and go: by a real DNS server, and by a file.
 
 use super::life::Load;
+use super::support::certs::Authority;
 use super::support::dns::Dns;
 use super::support::{Gateway, Setup, Upstream, chat, eventually, free_address};
 use std::net::SocketAddr;
@@ -198,6 +199,28 @@ async fn a_file_of_endpoints_is_followed_and_its_last_good_version_kept() {
     write("endpoints: []\n");
     names_are(&gateway, &["e0"]).await;
     assert_eq!(ask(&gateway).await.0, "e0");
+}
+
+#[tokio::test]
+async fn endpoints_that_come_need_no_file_that_was_read_before() {
+    let [first, second] = on_one_port().await;
+    let authority = Authority::new("test");
+    let dns = Dns::start().await;
+    dns.set("vllm.test.", &[first.address.ip()]).await;
+    let yaml = format!(
+        "{{ name: vllm.test, port: {}, interval: 50ms }}",
+        first.address.port()
+    );
+    let gateway = by_dns(&dns, &yaml)
+        .pool(&format!("tls: {{ ca: '{}' }}", authority.file().display()))
+        .start()
+        .await;
+    let [first, second] = [first.address, second.address];
+    names_are(&gateway, &[&first.to_string()]).await;
+    std::fs::remove_file(authority.file()).unwrap();
+    dns.set("vllm.test.", &[first.ip(), second.ip()]).await;
+    names_are(&gateway, &[&first.to_string(), &second.to_string()]).await;
+    assert!(!gateway.log().contains("cannot be used"), "{}", gateway.log());
 }
 
 /// Puts a new version in the old one's place at once, as careful writers do.
