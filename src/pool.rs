@@ -20,6 +20,8 @@ mod pick;
 mod prefill_due;
 mod slow_start;
 mod stand_still;
+#[cfg(test)]
+mod testing;
 
 pub use endpoint::{Endpoint, Identity};
 pub use exact::Exact;

@@ -104,7 +104,9 @@ impl Reloader {
         if !is_new && !self.is_behind {
             return;
         }
-        let taken = self.kept_tls().and_then(|tls| self.go_by(self.written.clone(), tls));
+        let taken = self
+            .kept_tls()
+            .and_then(|tls| self.go_by(self.written.clone(), tls));
         self.is_behind = taken.is_err();
         if let Err(fault) = taken {
             tracing::warn!(pool, source, "what was discovered cannot be used: {fault:#}");

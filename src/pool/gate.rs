@@ -1,6 +1,7 @@
 //! The working-set gate of a pool: [`WorkingSet`] behind a lock, and each request's part in it as a guard.
 
-use super::{Entry, Pool, Prompt};
+use super::pick::Match;
+use super::{Entry, Pool, Prompt, State};
 use crate::overload::working_set::{Held, Kind, Place, Stay, Visit, WorkingSet, WorkingSetSettings};
 use crate::prefix::EndpointId;
 use crate::scheduling::index_margin;
@@ -247,17 +248,20 @@ impl Pool {
         let gate = self.gate_for(prompt)?;
         let wait = self.wait_of(prompt, now);
         let snapshot = self.snapshot();
+        let matches = self.look_up(&snapshot, prompt);
         let mut inner = gate.lock(now);
         inner.set.pass(now);
         let set = &inner.set;
         let visit = prompt.visit(wait.best_match_tokens, Duration::ZERO);
         let kind = set.kind(now, &visit);
-        let place = |entry: &Entry| Place {
+        let place = |(entry, found): (&Entry, &Match)| Place {
             endpoint: entry.endpoint.id,
-            match_tokens: wait.best_match_tokens,
+            match_tokens: found.tokens,
             capacity_tokens: self.capacity_tokens(entry),
         };
-        let places: Vec<Place> = snapshot.ready().map(place).collect();
+        let known = snapshot.entries.iter().zip(&matches);
+        let ready = known.filter(|(entry, _)| entry.state == State::Ready);
+        let places: Vec<Place> = ready.map(place).collect();
         let full = set.full(now, kind, &visit, wait.output_tokens, &places, wait.tokens_per_s);
         let endpoint = |entry: &Entry| {
             let id = entry.endpoint.id;
@@ -300,3 +304,6 @@ impl Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

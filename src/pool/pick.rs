@@ -23,9 +23,9 @@ use std::time::Duration;
 
 /// What one endpoint holds of a prompt.
 #[derive(Clone, Copy, Debug, Default)]
-struct Match {
+pub(super) struct Match {
     /// Tokens that the engine can reuse.
-    tokens: u32,
+    pub tokens: u32,
     /// Bytes of chunks, partial tails included.
     bytes: u64,
 }
@@ -76,7 +76,8 @@ impl Pool {
         let snapshot = self.snapshot.load_full();
         let mut picker = self.picker.lock();
         picker.prefill_due.release(now);
-        let decision = self.decide(&snapshot, &prompt, &mut picker, now);
+        let matches = self.look_up(&snapshot, &prompt);
+        let decision = self.decide(&snapshot, &prompt, &matches, &mut picker, now);
         self.carry_out(snapshot, picker, prompt, decision, None, now)
     }
 
@@ -94,11 +95,12 @@ impl Pool {
         let snapshot = self.snapshot.load_full();
         let mut picker = self.picker.lock();
         picker.prefill_due.release(now);
+        let matches = self.look_up(&snapshot, &prompt);
         let room = self.room_of(&snapshot, &picker, now);
         let free = !room.is_empty() && room.is_any_free(&terms.limit);
         let none_ready = snapshot.ready().next().is_none();
         if !(free || none_ready) || terms.ask_only {
-            let held = self.assess(&snapshot, &prompt, &picker, Verdict::Stop, now);
+            let held = self.assess(&snapshot, &prompt, &matches, &picker, Verdict::Stop, now);
             return Err((prompt, held));
         }
         let room = Some((&room, &terms.limit)).filter(|_| terms.turn);
@@ -120,14 +122,14 @@ impl Pool {
                 rng,
             )
         };
-        match self.decide_by(&snapshot, &prompt, &mut picker, now, choose) {
+        match self.decide_by(&snapshot, &prompt, &matches, &mut picker, now, choose) {
             Ok(decision) => {
                 let gate = self.gate_for(&prompt).cloned();
                 let gate = gate.map(|gate| (gate, best_match_tokens, terms.waited));
                 Ok(self.carry_out(snapshot, picker, prompt, decision, gate, now))
             }
             Err(verdict) => {
-                let held = self.assess(&snapshot, &prompt, &picker, verdict, now);
+                let held = self.assess(&snapshot, &prompt, &matches, &picker, verdict, now);
                 Err((prompt, held))
             }
         }
@@ -136,7 +138,15 @@ impl Pool {
     /// What the wait of `prompt` would depend on.
     pub(super) fn wait_of(&self, prompt: &Prompt, now: Mono) -> Held {
         let snapshot = self.snapshot.load();
-        self.assess(&snapshot, prompt, &self.picker.lock(), Verdict::Stop, now)
+        let matches = self.look_up(&snapshot, prompt);
+        self.assess(
+            &snapshot,
+            prompt,
+            &matches,
+            &self.picker.lock(),
+            Verdict::Stop,
+            now,
+        )
     }
 
     /// What a wait depends on: the prompt's miss where most of it is cached, and the fleet's pace.
@@ -144,11 +154,11 @@ impl Pool {
         &self,
         snapshot: &Snapshot,
         prompt: &Prompt,
+        matches: &[Match],
         picker: &Picker,
         verdict: Verdict,
         now: Mono,
     ) -> Held {
-        let matches = self.look_up(snapshot, prompt);
         let matched = matches.iter().map(|found| found.tokens);
         let best_match_tokens = matched.max().unwrap_or(0);
         let missing_tokens = prompt.tokens.saturating_sub(best_match_tokens);
@@ -245,7 +255,8 @@ impl Pool {
         let mut picker = self.picker.lock();
         // Explaining must not change what the next request gets, not even a random draw.
         let before = picker.rng.clone();
-        let decision = self.decide(&snapshot, prompt, &mut picker, now);
+        let matches = self.look_up(&snapshot, prompt);
+        let decision = self.decide(&snapshot, prompt, &matches, &mut picker, now);
         picker.rng = before;
         drop(picker);
         (decision, snapshot)
@@ -263,11 +274,18 @@ impl Pool {
         Some(self.reserve(&mut picker, entry, &plan.prompt, &plan.decision, next, now))
     }
 
-    fn decide(&self, snapshot: &Snapshot, prompt: &Prompt, picker: &mut Picker, now: Mono) -> Decision {
+    fn decide(
+        &self,
+        snapshot: &Snapshot,
+        prompt: &Prompt,
+        matches: &[Match],
+        picker: &mut Picker,
+        now: Mono,
+    ) -> Decision {
         let choose = |scheduler: &Scheduler, request: &RequestView, views: &[EndpointView], rng: &mut _| {
             Ok::<_, Infallible>(scheduler.evaluate(now, request, views, rng))
         };
-        let Ok(decision) = self.decide_by(snapshot, prompt, picker, now, choose);
+        let Ok(decision) = self.decide_by(snapshot, prompt, matches, picker, now, choose);
         decision
     }
 
@@ -276,21 +294,18 @@ impl Pool {
         &self,
         snapshot: &Snapshot,
         prompt: &Prompt,
+        matches: &[Match],
         picker: &mut Picker,
         now: Mono,
         choose: impl FnOnce(&Scheduler, &RequestView, &[EndpointView], &mut Pcg64Mcg) -> Result<Decision, E>,
     ) -> Result<Decision, E> {
-        let matches = match &prompt.stopwatch {
-            None => self.look_up(snapshot, prompt),
-            Some(stopwatch) => stopwatch.time(|| self.look_up(snapshot, prompt)),
-        };
         let mut filtered: SmallVec<[(EndpointId, &'static str); 16]> = SmallVec::new();
         let mut views = SmallVec::<[EndpointView<'_>; 16]>::new();
         let slow_start = SlowStart::of(snapshot, now, self.settings.slow_start);
-        for (entry, found) in snapshot.entries.iter().zip(matches.iter().copied()) {
+        for (entry, found) in snapshot.entries.iter().zip(matches) {
             match unavailable(entry).or_else(|| slow_start.unavailable(entry, now)) {
                 Some(reason) => filtered.push((entry.endpoint.id, reason)),
-                None => views.push(self.view(entry, prompt, found, now)),
+                None => views.push(self.view(entry, prompt, *found, now)),
             }
         }
         if views.is_empty() {
@@ -298,18 +313,25 @@ impl Pool {
             for (entry, found) in snapshot.entries.iter().zip(matches) {
                 if unavailable(entry).is_none() {
                     filtered.retain(|(id, _)| *id != entry.endpoint.id);
-                    views.push(self.view(entry, prompt, found, now));
+                    views.push(self.view(entry, prompt, *found, now));
                 }
             }
         }
-        let request = request_view(prompt, &[]);
+        let request = request_view(prompt);
         let mut decision = choose(&picker.scheduler, &request, &views, &mut picker.rng)?;
         decision.filtered.extend(filtered);
         Ok(decision)
     }
 
     /// What each endpoint of the snapshot holds of the prompt, in the snapshot's order.
-    fn look_up(&self, snapshot: &Snapshot, prompt: &Prompt) -> SmallVec<[Match; 16]> {
+    pub(super) fn look_up(&self, snapshot: &Snapshot, prompt: &Prompt) -> SmallVec<[Match; 16]> {
+        match &prompt.stopwatch {
+            None => self.matches(snapshot, prompt),
+            Some(stopwatch) => stopwatch.time(|| self.matches(snapshot, prompt)),
+        }
+    }
+
+    fn matches(&self, snapshot: &Snapshot, prompt: &Prompt) -> SmallVec<[Match; 16]> {
         let mut matches: SmallVec<[Match; 16]> =
             SmallVec::from_elem(Match::default(), snapshot.entries.len());
         let highest = snapshot.entries.iter().map(|entry| entry.endpoint.id.0).max();
@@ -375,9 +397,6 @@ impl Pool {
             active_tokens: load.active_tokens,
             cached_tokens: self.cached_tokens(entry),
             capacity_tokens: self.capacity_tokens(entry),
-            ready_for_s: entry
-                .ready_since
-                .map_or(f64::INFINITY, |since| now.since(since).as_secs_f64()),
         }
     }
 
@@ -399,7 +418,7 @@ impl Pool {
         to: &Scored,
         now: Mono,
     ) -> Attempt {
-        let request = request_view(prompt, &[]);
+        let request = request_view(prompt);
         let mut view = self.view(entry, prompt, Match::default(), now);
         view.match_tokens = to.match_tokens;
         let dispatch = picker.scheduler.commit(now, &request, decision, &view);
@@ -452,7 +471,7 @@ fn unavailable(entry: &Entry) -> Option<&'static str> {
     }
 }
 
-fn request_view<'a>(prompt: &'a Prompt, exclude: &'a [EndpointId]) -> RequestView<'a> {
+fn request_view(prompt: &Prompt) -> RequestView<'_> {
     RequestView {
         model: &prompt.model,
         prompt_tokens: prompt.tokens,
@@ -461,6 +480,6 @@ fn request_view<'a>(prompt: &'a Prompt, exclude: &'a [EndpointId]) -> RequestVie
         // Only the consistent-hash rule of the replay places by it.
         prefix_key: None,
         session: prompt.session,
-        exclude,
+        exclude: &[],
     }
 }

@@ -58,12 +58,10 @@ pub struct EndpointView<'a> {
     pub cached_tokens: u64,
     /// KV capacity in tokens (`num_gpu_blocks x block_size`), if known.
     pub capacity_tokens: Option<u64>,
-    /// Seconds since the endpoint became ready; slow start uses it. Infinity in steady state.
-    pub ready_for_s: f64,
 }
 
 impl<'a> EndpointView<'a> {
-    /// An endpoint in steady state that holds nothing, does nothing, and of which nothing was scraped.
+    /// An endpoint that holds nothing, does nothing, and of which nothing was scraped.
     pub fn idle(id: EndpointId, name: &'a str) -> Self {
         Self {
             id,
@@ -76,7 +74,6 @@ impl<'a> EndpointView<'a> {
             active_tokens: 0,
             cached_tokens: 0,
             capacity_tokens: None,
-            ready_for_s: f64::INFINITY,
         }
     }
 }
