@@ -2,8 +2,8 @@
 //!
 //! The form is injective (different content gives different bytes) and prefix-friendly (a prompt that grows at its
 //! end keeps its bytes so far: nothing is counted or closed up front). Boundaries are the bytes `0xF8..=0xFF`, which
-//! no UTF-8 text holds, not even generalised UTF-8 with lone surrogates. Texts and JSON values are in the spelling of
-//! [`super::text`]:
+//! no UTF-8 text holds, not even generalised UTF-8 with lone surrogates; a body that has them all the same is not read
+//! ([`super::NotJson::NotUtf8`]). Texts and JSON values are in the spelling of [`super::text`]:
 //!
 //! ```text
 //! prompt   := field* ( text | ids | json | message* )

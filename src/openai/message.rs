@@ -8,8 +8,12 @@ use smallvec::SmallVec;
 /// A hint to a provider's cache on a message, part or tool: it moves from turn to turn and is never rendered.
 const CACHE_CONTROL: &[u8] = b"cache_control";
 
-/// An object's members other than those that a form names, in body order.
+/// An object's members other than those that a form names, each as raw key and value, in body order.
 type OtherMembers<'a> = SmallVec<[(&'a [u8], &'a [u8]); 8]>;
+
+/// A message with more members than this besides role and content is none of the API's; its members are kept as they
+/// stand.
+const MOST_MEMBERS: usize = 16;
 
 impl<S: PromptSink> Canon<'_, S> {
     /// The messages of a conversation, or the items of a `/v1/responses` input.
@@ -57,7 +61,7 @@ impl<S: PromptSink> Canon<'_, S> {
             match word_text(key, &mut scratch) {
                 b"role" => role = value,
                 b"content" => content = value,
-                _ => others.push((key, value)),
+                name => note_member(&mut others, name, (key, value)),
             }
         }
         self.tag(MESSAGE);
@@ -66,8 +70,14 @@ impl<S: PromptSink> Canon<'_, S> {
             None if is_none(role) => {}
             None => self.json(role),
         }
+        let is_known = others.len() <= MOST_MEMBERS;
         for (key, value) in others {
-            self.message_field(word_text(key, &mut scratch), key, value);
+            if is_known {
+                self.message_field(word_text(key, &mut scratch), key, value);
+            } else {
+                self.field(key);
+                self.json(value);
+            }
         }
         self.content(content);
     }
@@ -131,6 +141,21 @@ impl<S: PromptSink> Canon<'_, S> {
             }
             PartKind::Holder(_) | PartKind::Unknown => self.json_without(part, &[CACHE_CONTROL]),
         }
+    }
+}
+
+/// Adds a member; of those with the same `name` the last one counts, in the place of the first. Not looked for in an
+/// object that has very many: the search would be quadratic.
+fn note_member<'a>(others: &mut OtherMembers<'a>, name: &[u8], member: (&'a [u8], &'a [u8])) {
+    let mut scratch = SmallVec::new();
+    let mut is_same = |key| word_text(key, &mut scratch) == name;
+    let known = others
+        .iter()
+        .take(MOST_MEMBERS)
+        .position(|&(key, _)| is_same(key));
+    match known {
+        Some(place) => others[place] = member,
+        None => others.push(member),
     }
 }
 

@@ -130,6 +130,55 @@ fn different_conversations_never_share_their_bytes() {
 }
 
 #[test]
+fn of_a_message_s_equal_keys_the_last_one_counts() {
+    let message = |members: &str| chains(PathKind::Chat, &format!("{{\"messages\":[{{{members}}}]}}"));
+    for (twice, once) in [
+        (r#""role":"a","role":"b""#, r#""role":"b""#),
+        (r#""content":"a","content":["b"]"#, r#""content":"b""#),
+        (r#""name":"a","content":"x","name":null"#, r#""content":"x""#),
+        (
+            r#""na\u006de":"a","content":"x","name":"b""#,
+            r#""content":"x","name":"b""#,
+        ),
+        (
+            r#""type":"reasoning","id":"1","type":"message""#,
+            r#""type":"message","id":"1""#,
+        ),
+        (r#""tool_calls":[{"id":"1"}],"tool_calls":[]"#, ""),
+        (r#""output":"a","output":[]"#, r#""output":[]"#),
+    ] {
+        assert_eq!(message(twice), message(once), "{twice}");
+    }
+    // Of very many members all are kept.
+    let many: String = (0..100).map(|key| format!("\"k{key}\":1,")).collect();
+    let with = |last: &str| message(&format!("{many}{last}"));
+    let spellings = [
+        r#""k99":2"#,
+        r#""k99":null"#,
+        r#""k99":1"#,
+        r#""x":null"#,
+        r#""x":[]"#,
+    ];
+    for (at, last) in spellings.iter().enumerate() {
+        for other in &spellings[..at] {
+            assert_ne!(with(last), with(other), "{last} {other}");
+        }
+    }
+}
+
+#[test]
+fn bytes_that_mimic_boundaries_are_not_read() {
+    for mimic in [
+        &b"{\"messages\":[{\"role\":\"user\",\"content\":\"a\xF9user\xFF\xFAb\"}]}"[..],
+        b"{\"messages\":[{\"role\":\"user\xFF\xFAa\"}]}",
+        b"{\"messages\":[{\"role\":\"user\",\"name\xFB\":1}]}",
+        b"{\"prompt\":\"\xF8\"}",
+    ] {
+        assert!(matches!(Peek::parse(mimic), Err(NotJson::NotUtf8(_))));
+    }
+}
+
+#[test]
 fn order_and_tools_matter_and_sampling_does_not() {
     let base = json!({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]});
     let with = |key: &str, value: Value| {
