@@ -215,11 +215,11 @@ impl ProxyHttp for Proxy {
 
     async fn response_filter(
         &self,
-        _session: &mut Session,
+        session: &mut Session,
         response: &mut ResponseHeader,
         ctx: &mut Box<Context>,
     ) -> Result<()> {
-        headers::to_client(response, &self.0.settings.load(), ctx)
+        headers::to_client(session.req_header(), response, &self.0.settings.load(), ctx)
     }
 
     fn response_body_filter(

@@ -12,6 +12,7 @@ use crate::openai::PathKind;
 use crate::tls::server::TlsPorts;
 use async_trait::async_trait;
 use buffered::Slot;
+use http::Version;
 use pingora_core::apps::{HttpServerApp, HttpServerOptions, ReusedHttpStream, ServerApp};
 use pingora_core::protocols::http::ServerSession;
 use pingora_core::protocols::http::v2::server::default_h2_options;
@@ -90,6 +91,8 @@ where
     ) -> Self {
         let mut options = HttpServerOptions::default();
         options.h2c = true;
+        // Pingora's own refusal is no error of the API; `headers::admit` refuses it.
+        options.allow_connect_method_proxying = true;
         options.h2_idle_timeout = Some(limits.idle_timeout);
         proxy.server_options = Some(options);
         let mut h2 = default_h2_options();
@@ -140,7 +143,8 @@ where
                 return None;
             }
         }
-        if *shutdown.borrow() {
+        // Where a body of unknown length ends, an HTTP/1.0 client sees by the end of the connection only.
+        if *shutdown.borrow() || session.req_header().version == Version::HTTP_10 {
             session.set_keepalive(None);
         }
         session.set_write_timeout(Some(self.limits.send_timeout));

@@ -53,7 +53,12 @@ pub fn admit(session: &Session, settings: &Settings, ctx: &mut Context) {
         ResponseHeaders::Always => true,
         ResponseHeaders::OnRequest => explain.is_some_and(|value| value == "1"),
     };
-    if bytes as u64 > settings.max_header_bytes {
+    if request.method == Method::CONNECT {
+        ctx.refused = Some(Refusal {
+            detail: Some("The method CONNECT is not served.".into()),
+            ..Refusal::plain(Reason::BadRequest)
+        });
+    } else if bytes as u64 > settings.max_header_bytes {
         ctx.refused = Some(Refusal::plain(Reason::HeadersTooLarge));
     } else if !settings.cors.answers(request) && !settings.api_keys.allow(&request.headers) {
         ctx.refused = Some(Refusal::plain(Reason::Unauthorized));
@@ -135,10 +140,19 @@ fn forward(request: &mut RequestHeader, forwarded: &Forwarded, ctx: &Context) ->
     Ok(())
 }
 
-/// Adds the gateway's headers to an endpoint's response and hides what only the gateway asked for.
-pub fn to_client(response: &mut ResponseHeader, settings: &Settings, ctx: &Context) -> Result<()> {
+/// Adds the gateway's headers to an endpoint's response to `request` and hides what only the gateway asked for.
+pub fn to_client(
+    request: &RequestHeader,
+    response: &mut ResponseHeader,
+    settings: &Settings,
+    ctx: &Context,
+) -> Result<()> {
     if response.status.is_informational() {
         return Ok(());
+    }
+    if request.version == Version::HTTP_10 {
+        // It knows no chunks (RFC 9112, section 6.1).
+        response.remove_header(&header::TRANSFER_ENCODING);
     }
     if has_any(
         response,

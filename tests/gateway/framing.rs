@@ -1,7 +1,9 @@
 //! Requests that could be read in two ways, that are too large, or that do not come to an end: each gets its answer,
 //! and nothing of them reaches an endpoint.
 
-use super::support::{Gateway, Setup, Upstream, chat, eventually};
+use super::support::h2c::H2c;
+use super::support::{Gateway, Received, Script, Setup, Step, Upstream, chat, eventually};
+use std::time::Duration;
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -201,4 +203,55 @@ async fn http_1_0_probes_without_a_host_are_answered() {
     let mut client = gateway.client().await;
     client.send(b"GET / HTTP/1.0\r\n\r\n").await;
     assert_eq!(client.response().await.status, 200);
+}
+
+#[tokio::test]
+async fn http_1_0_clients_get_no_chunks_and_the_end_of_the_connection() {
+    let stream = |_: &Received, _| Script::stream(3, Duration::from_millis(2));
+    let until_close = |_: &Received, _| {
+        Script::default()
+            .write(
+                "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n{\"object\":\"chat.completion\"}",
+            )
+            .then(Step::Close)
+    };
+    let with_length = |_: &Received, _| Script::json("{\"object\":\"chat.completion\"}");
+    for (upstream, end) in [
+        (Upstream::start(stream).await, "data: [DONE]\n\n"),
+        (Upstream::start(until_close).await, "completion\"}"),
+        (Upstream::start(with_length).await, "completion\"}"),
+    ] {
+        let gateway = Setup::of([upstream.address]).start().await;
+        let body = chat("x", true);
+        for head in [
+            format!("POST {CHAT} HTTP/1.0\r\n"),
+            format!("POST {CHAT} HTTP/1.0\r\nconnection: keep-alive\r\n"),
+        ] {
+            let mut client = gateway.client().await;
+            let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+            client.send(request.as_bytes()).await;
+            let response = client.response().await;
+            assert_eq!(response.status, 200);
+            assert_eq!(response.header("transfer-encoding"), None);
+            assert_eq!(response.header("connection"), Some("close"));
+            assert!(response.text().ends_with(end), "{response:?}");
+            assert!(response.text().starts_with(['d', '{']), "{response:?}");
+            assert!(client.closed().await);
+        }
+    }
+}
+
+#[tokio::test]
+async fn tunnels_are_refused_in_the_api_s_shape() {
+    let (upstream, gateway) = gateway("").await;
+    let mut client = gateway.client().await;
+    client
+        .send(b"CONNECT example.org:443 HTTP/1.1\r\nhost: example.org:443\r\n\r\n")
+        .await;
+    client.response().await.assert_error(400, "bad-request");
+    assert!(client.closed().await);
+    let mut client = H2c::connect(gateway.data).await;
+    let answer = client.connect_to("example.org:443").await;
+    answer.expect("an answer").assert_error(400, "bad-request");
+    assert_eq!(upstream.executions(), 0);
 }

@@ -46,6 +46,22 @@ impl H2c {
             .expect("an answer in time")
     }
 
+    /// Asks for a tunnel to `authority`.
+    pub async fn connect_to(&mut self, authority: &str) -> Result<Response, h2::Error> {
+        let request = http::Request::connect(authority)
+            .version(http::Version::HTTP_2)
+            .body(())
+            .expect("a valid request");
+        let exchange = async {
+            let mut ready = self.send.clone().ready().await?;
+            let (response, _stream) = ready.send_request(request, true)?;
+            read(response.await?).await
+        };
+        tokio::time::timeout(DEADLINE, exchange)
+            .await
+            .expect("an answer in time")
+    }
+
     /// Posts a body whose stream ends with a trailer.
     pub async fn post_with_trailer(&mut self, path: &str, body: Bytes) -> Result<Response, h2::Error> {
         let request = http::Request::post(format!("http://{}{path}", self.authority));
