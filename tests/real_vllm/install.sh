@@ -5,13 +5,16 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=${REAL_VLLM:?names the folder to install into}
 version=${VLLM_VERSION:-0.32.0}
 torch=${TORCH_VERSION:-2.13.0}
-python=${PYTHON:-python3.12}
+fits() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; }
+python=${PYTHON:-}
+for candidate in python3.12 python3.13 python3.11 python3; do
+    if [ -z "$python" ] && fits "$candidate"; then python=$candidate; fi
+done
 # Each of the three processes of a server takes half a minute longer to import without byte code.
 unset PYTHONDONTWRITEBYTECODE
 
 mkdir -p "$root"
-"$python" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' ||
-    { echo "$python is no Python 3.11 to 3.13: name one in PYTHON" >&2; exit 1; }
+fits "$python" || { echo "${python:-python3} is no Python 3.11 to 3.13: name one in PYTHON" >&2; exit 1; }
 [ -x "$root/uv/bin/uv" ] || { "$python" -m venv "$root/uv"; "$root/uv/bin/pip" install --quiet uv; }
 uv() { UV_PYTHON_DOWNLOADS=never UV_CACHE_DIR="$root/cache" VIRTUAL_ENV="$root/venv" "$root/uv/bin/uv" "$@"; }
 uv venv --quiet --clear --python "$python" "$root/venv"
