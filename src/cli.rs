@@ -15,6 +15,7 @@ mod sim;
 mod top;
 
 use crate::config::Diagnostics;
+use crate::sim::replay::generate::GenerateError;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::io;
 use std::process::ExitCode;
@@ -42,6 +43,11 @@ impl From<Exit> for ExitCode {
         })
     }
 }
+
+/// A fault of the command line that its parser does not see.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Misuse(String);
 
 /// KV-cache-aware load balancer for fleets of vLLM servers.
 #[derive(Debug, Parser)]
@@ -120,12 +126,35 @@ fn told(error: &anyhow::Error) -> Exit {
         return Exit::Fine;
     }
     eprintln!("homing: {error:#}");
-    Exit::Failure
+    if error.is::<Misuse>() || error.is::<GenerateError>() {
+        Exit::Usage
+    } else {
+        Exit::Failure
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn wrong_arguments_are_told_from_failures() {
+        let exit = |line: &str| {
+            let cli = Cli::try_parse_from(line.split(' ')).unwrap();
+            told(&cli.command.run().unwrap_err())
+        };
+        for wrong in [
+            "homing replay --generate cold",
+            "homing replay --generate cold-burst --set x=1",
+            "homing replay --generate cold-burst --policy fastest",
+            "homing sim --listen 127.0.0.1:0 --name a --name b",
+            "homing sim --listen 127.0.0.1:0 --kv-tokens 1",
+        ] {
+            assert_eq!(exit(wrong), Exit::Usage, "{wrong}");
+        }
+        let unreadable = "homing replay --trace /nonexistent.jsonl";
+        assert_eq!(exit(unreadable), Exit::Failure);
+    }
 
     #[test]
     fn definition_is_consistent() {

@@ -91,7 +91,8 @@ impl Admin {
                 let (ready, all) = (snapshot.ready().count(), snapshot.entries.len());
                 text += &format!("pool {}: {ready} of {all} endpoints ready\n", pool.name);
             }
-            text += &format!("requests in flight: {}\n", self.gateway.drain.count());
+            let count = self.gateway.drain.count();
+            text += &format!("requests in flight and open connections: {count}\n");
         }
         answer(status, TEXT, text)
     }

@@ -1,6 +1,6 @@
 //! `homing replay`: a workload against modelled endpoints in virtual time, one row per policy.
 
-use super::Exit;
+use super::{Exit, Misuse};
 use crate::config::units::Period;
 use crate::scheduling::{LeastCostParameters, Policy};
 use crate::sim::engine::FleetPreset;
@@ -206,7 +206,7 @@ fn policies(args: &Args, parameters: &LeastCostParameters) -> anyhow::Result<Vec
         let policy = Policy::named(name, parameters);
         policy
             .map(|policy| (name.to_owned(), policy))
-            .with_context(|| format!("no policy `{name}`; there are {}", known()))
+            .ok_or_else(|| Misuse(format!("no policy `{name}`; there are {}", known())).into())
     };
     names.into_iter().map(policy).collect()
 }

@@ -1,6 +1,6 @@
 //! `homing sim`: simulated vLLM servers in the foreground.
 
-use super::Exit;
+use super::{Exit, Misuse};
 use crate::sim::engine::{EngineSpec, FleetPreset};
 use crate::sim::kv_publisher::{EventFormat, KvPublisher, KvPublisherOptions};
 use crate::sim::server::{QueueLimits, SimOptions, SimServer};
@@ -139,24 +139,20 @@ impl Args {
         }
     }
 
-    fn check(&self) -> anyhow::Result<()> {
-        anyhow::ensure!(
-            self.name.len() <= self.listen.len(),
-            "{} names for {} servers: give --name once per --listen",
-            self.name.len(),
-            self.listen.len()
-        );
-        anyhow::ensure!(
-            self.kv_events.len() <= self.listen.len() && self.kv_replay.len() <= self.kv_events.len(),
-            "give --kv-events at most once per --listen, and --kv-replay at most once per --kv-events"
-        );
+    fn check(&self) -> Result<(), Misuse> {
         let kv_tokens = self.kv_tokens.unwrap_or(u32::MAX);
-        anyhow::ensure!(
-            kv_tokens >= 2 * self.block_size,
-            "--kv-tokens {kv_tokens} holds less than two blocks of {} tokens",
-            self.block_size
-        );
-        Ok(())
+        let fault = if self.name.len() > self.listen.len() {
+            let (names, servers) = (self.name.len(), self.listen.len());
+            format!("{names} names for {servers} servers: give --name once per --listen")
+        } else if self.kv_events.len() > self.listen.len() || self.kv_replay.len() > self.kv_events.len() {
+            "give --kv-events at most once per --listen, and --kv-replay at most once per --kv-events".into()
+        } else if kv_tokens < 2 * self.block_size {
+            let block_size = self.block_size;
+            format!("--kv-tokens {kv_tokens} holds less than two blocks of {block_size} tokens")
+        } else {
+            return Ok(());
+        };
+        Err(Misuse(fault))
     }
 
     /// The publisher of the server with this index, if it was given an address.

@@ -86,6 +86,10 @@ impl Metrics {
         for reason in Reason::ALL {
             errors.with_label_values(&[reason.label()]);
         }
+        let config_reloads = build.counters(names::CONFIG_RELOADS, "Configuration reloads.", &["outcome"])?;
+        for outcome in ["success", "failure"] {
+            config_reloads.with_label_values(&[outcome]);
+        }
         let last_reload = Gauge::with_opts(Opts::new(
             names::CONFIG_LAST_RELOAD_SUCCESSFUL,
             "1 when the newest configuration is in use.",
@@ -174,7 +178,7 @@ impl Metrics {
                 "Looks for endpoints beside the configuration's list, by source (dns, file) and outcome.",
                 &["pool", "source", "outcome"],
             )?,
-            config_reloads: build.counters(names::CONFIG_RELOADS, "Configuration reloads.", &["outcome"])?,
+            config_reloads,
             config_last_reload_successful: last_reload,
             cost,
             kv,

@@ -187,7 +187,7 @@ async fn requests_end_in_random_ways(count: u64) {
     assert!(
         String::from_utf8(verbose)
             .unwrap()
-            .contains("requests in flight: 0\n")
+            .contains("requests in flight and open connections: 0\n")
     );
 }
 

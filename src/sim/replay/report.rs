@@ -111,6 +111,7 @@ pub fn summarise(
             .filter(|record| record.ended_s <= outcome.last_start_s)
     };
     let window_s = outcome.last_start_s.max(f64::MIN_POSITIVE);
+    let output_tokens: u64 = in_time().map(|record| u64::from(record.output_tokens)).sum();
     let first_turns = || records.iter().filter(|record| record.turn == 0);
     let streams = || measured.iter().filter(|record| record.output_tokens > 1);
     let endpoints = endpoint_rows(measured, &records, endpoints, joins);
@@ -126,7 +127,7 @@ pub fn summarise(
         ttft_p99_s: quantile(&ttft, 0.99),
         tpot_mean_s: mean(streams().map(|record| record.tpot_s)),
         hit_rate: cached_tokens as f64 / prompt_tokens.max(1) as f64,
-        output_tokens_per_s: in_time().map(|r| f64::from(r.output_tokens)).sum::<f64>() / window_s,
+        output_tokens_per_s: output_tokens as f64 / window_s,
         requests_per_s: in_time().count() as f64 / window_s,
         max_over_mean: most * endpoints.len() as f64,
         preemptions: measured.iter().map(|record| u64::from(record.preemptions)).sum(),
@@ -156,7 +157,7 @@ fn tenant_rows(measured: &[Record], all: &[Record], last_start_s: f64) -> Vec<Te
             all.iter()
                 .filter(move |record| record.tenant == tenant && record.ended_s <= last_start_s)
         };
-        let prefilled = in_time().map(|record| f64::from(record.prompt_tokens - record.cached_tokens));
+        let prefilled = in_time().map(|record| u64::from(record.prompt_tokens - record.cached_tokens));
         TenantRow {
             tenant,
             requests: ttft.len() as u64,
@@ -165,7 +166,7 @@ fn tenant_rows(measured: &[Record], all: &[Record], last_start_s: f64) -> Vec<Te
             ttft_p99_s: quantile(&ttft, 0.99),
             tpot_mean_s: mean(own().filter(|r| r.output_tokens > 1).map(|record| record.tpot_s)),
             requests_per_s: in_time().count() as f64 / window_s,
-            prefilled_tokens_per_s: prefilled.sum::<f64>() / window_s,
+            prefilled_tokens_per_s: prefilled.sum::<u64>() as f64 / window_s,
         }
     };
     tenants.into_iter().map(row).collect()
