@@ -12,6 +12,8 @@
 
 mod blocks;
 mod counters;
+#[cfg(test)]
+mod naive;
 mod request;
 mod schedule;
 #[cfg(test)]

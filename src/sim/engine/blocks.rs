@@ -18,9 +18,16 @@ struct Block {
     /// Neighbours in the free list; meaningful only while `refs == 0`.
     prev: u32,
     next: u32,
-    /// The next physical copy of the same content. vLLM keeps duplicates, and so must we: each copy is
-    /// stored and removed by an event of its own.
+    /// The physical copy of the same content that was stored after this one. vLLM keeps duplicates, and so must
+    /// we: each copy is stored and removed by an event of its own.
     next_copy: u32,
+}
+
+/// The physical copies of one content, from the one stored first to the one stored last.
+#[derive(Clone, Copy, Debug)]
+struct Copies {
+    first: BlockId,
+    last: BlockId,
 }
 
 /// All blocks of one engine. A block with no references stays in the hash map, and so can be hit, until
@@ -28,7 +35,7 @@ struct Block {
 #[derive(Clone, Debug)]
 pub(super) struct BlockPool {
     blocks: Vec<Block>,
-    by_hash: HashMap<BlockHash, BlockId, BuildHasherDefault<MixHasher>>,
+    by_hash: HashMap<BlockHash, Copies, BuildHasherDefault<MixHasher>>,
     free_head: u32,
     free_tail: u32,
     free_len: u32,
@@ -67,7 +74,7 @@ impl BlockPool {
 
     /// The oldest copy of the content `hash`, if it is cached.
     pub(super) fn lookup(&self, hash: BlockHash) -> Option<BlockId> {
-        self.by_hash.get(&hash).copied()
+        self.by_hash.get(&hash).map(|copies| copies.first)
     }
 
     /// Whether `id` has no references and would have to leave the free list to be used.
@@ -104,11 +111,10 @@ impl BlockPool {
         debug_assert!(self.blocks[id as usize].hash.is_none());
         self.blocks[id as usize].hash = Some(hash);
         self.blocks[id as usize].next_copy = NONE;
-        let first = *self.by_hash.entry(hash).or_insert(id);
-        if first != id {
-            let second = self.blocks[first as usize].next_copy;
-            self.blocks[id as usize].next_copy = second;
-            self.blocks[first as usize].next_copy = id;
+        let copies = self.by_hash.entry(hash).or_insert(Copies { first: id, last: id });
+        let before = std::mem::replace(&mut copies.last, id);
+        if before != id {
+            self.blocks[before as usize].next_copy = id;
         }
     }
 
@@ -159,21 +165,24 @@ impl BlockPool {
     /// Takes `id` out of the chain of copies of `hash`.
     fn forget_copy(&mut self, hash: BlockHash, id: BlockId) {
         let after = std::mem::replace(&mut self.blocks[id as usize].next_copy, NONE);
-        let Some(&first) = self.by_hash.get(&hash) else {
+        let Some(copies) = self.by_hash.get_mut(&hash) else {
             return;
         };
-        if first == id {
+        if copies.first == id {
             match after {
                 NONE => drop(self.by_hash.remove(&hash)),
-                next => drop(self.by_hash.insert(hash, next)),
+                next => copies.first = next,
             }
             return;
         }
-        let mut at = first;
-        while self.blocks[at as usize].next_copy != id {
-            at = self.blocks[at as usize].next_copy;
+        let mut before = copies.first;
+        while self.blocks[before as usize].next_copy != id {
+            before = self.blocks[before as usize].next_copy;
         }
-        self.blocks[at as usize].next_copy = after;
+        self.blocks[before as usize].next_copy = after;
+        if copies.last == id {
+            copies.last = before;
+        }
     }
 
     /// Checks the pool against the block tables of all running requests.
@@ -213,9 +222,13 @@ impl BlockPool {
 
     fn check_hashes(&self) -> Result<(), String> {
         let mut found = 0;
-        for (&hash, &first) in &self.by_hash {
-            let mut at = first;
+        for (&hash, copies) in &self.by_hash {
+            let mut at = copies.first;
             while at != NONE {
+                let last = self.blocks[at as usize].next_copy == NONE;
+                if last != (at == copies.last) {
+                    return Err(format!("block {at} is the last copy in one place only"));
+                }
                 if self.blocks[at as usize].hash != Some(hash) {
                     return Err(format!("block {at} is listed under a hash that it does not have"));
                 }
