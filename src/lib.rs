@@ -9,6 +9,10 @@
     clippy::expect_used,
     reason = "nothing that a client or an operator sends may end a thread"
 )]
+#![warn(
+    clippy::print_stdout,
+    reason = "it panics when the reader has left: write to `stdout()` and pass the error on"
+)]
 
 pub mod admin;
 pub mod cli;

@@ -4,6 +4,7 @@ use super::Exit;
 use crate::config::Config;
 use anyhow::Context as _;
 use serde_json::Value;
+use std::io::{self, Write, stdout};
 use std::path::PathBuf;
 
 /// Ask the running gateway which endpoint it would pick for a request, and why. Sends nothing upstream.
@@ -42,8 +43,8 @@ pub fn run(args: &Args) -> anyhow::Result<Exit> {
         .build()?;
     let decision = runtime.block_on(ask(&config, &args.path, body))?;
     match args.format {
-        Format::Json => println!("{decision:#}"),
-        Format::Text => print(&decision),
+        Format::Json => writeln!(stdout(), "{decision:#}")?,
+        Format::Text => print(&mut stdout(), &decision)?,
     }
     let placed = decision["chosen"].is_string();
     Ok(if placed { Exit::Fine } else { Exit::Failure })
@@ -74,29 +75,32 @@ async fn ask(config: &Config, path: &str, body: Vec<u8>) -> anyhow::Result<Value
     Ok(value)
 }
 
-fn print(decision: &Value) {
+fn print(out: &mut impl Write, decision: &Value) -> io::Result<()> {
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    println!("{}: {}", text(&decision["policy"]), text(&decision["why"]));
+    writeln!(out, "{}: {}", text(&decision["policy"]), text(&decision["why"]))?;
     let empty = Vec::new();
     for candidate in decision["candidates"].as_array().unwrap_or(&empty) {
         let terms = candidate["terms"].as_object().into_iter().flatten();
         let terms: Vec<_> = terms
             .map(|(name, value)| format!("{name} {:.4}", value.as_f64().unwrap_or(0.0)))
             .collect();
-        println!(
+        writeln!(
+            out,
             "{:>3}. {:<20} {:>10.4}  matched {:>6} tokens  {}",
             text(&candidate["rank"]),
             text(&candidate["endpoint"]),
             candidate["total"].as_f64().unwrap_or(0.0),
             text(&candidate["matched_tokens"]),
             terms.join("  "),
-        );
+        )?;
     }
     for filtered in decision["filtered"].as_array().unwrap_or(&empty) {
-        println!(
+        writeln!(
+            out,
             "  -  {:<20} not considered: {}",
             text(&filtered["endpoint"]),
             text(&filtered["reason"])
-        );
+        )?;
     }
+    Ok(())
 }

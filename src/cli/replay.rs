@@ -13,6 +13,7 @@ use clap::ValueEnum;
 use indicatif::{ProgressBar, ProgressStyle};
 use rand::SeedableRng;
 use rand_pcg::Pcg64Mcg;
+use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Mutex;
@@ -183,8 +184,8 @@ pub fn run(args: &Args) -> anyhow::Result<Exit> {
     };
     let rows: Vec<Row> = cells.iter().zip(&outcomes).map(row).collect();
     match args.format {
-        Format::Table => print!("{}", report::table(&rows)),
-        Format::Json => println!("{}", serde_json::to_string_pretty(&rows)?),
+        Format::Table => write!(stdout(), "{}", report::table(&rows))?,
+        Format::Json => writeln!(stdout(), "{}", serde_json::to_string_pretty(&rows)?)?,
     }
     if let Some(path) = &args.plot {
         let names = policies.iter().map(|(name, _)| name.clone());

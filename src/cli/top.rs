@@ -11,6 +11,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use rates::Window;
+use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use view::View;
@@ -119,7 +120,7 @@ impl Top {
         }
         let mut terminal = Terminal::new(TestBackend::new(PRINTED.0, PRINTED.1))?;
         self.draw(&mut terminal)?;
-        print!("{}", view::as_text(terminal.backend().buffer()));
+        write!(stdout(), "{}", view::as_text(terminal.backend().buffer()))?;
         Ok(())
     }
 

@@ -179,13 +179,6 @@ impl Fleet {
         Ok(counts)
     }
 
-    /// Returns when the user interrupts the demo.
-    pub async fn wait_for_interrupt(&mut self) -> anyhow::Result<()> {
-        tokio::signal::ctrl_c()
-            .await
-            .context("cannot wait for an interrupt")
-    }
-
     /// Ends all processes.
     pub async fn stop(mut self) {
         for process in &mut self.processes {
