@@ -1,6 +1,6 @@
 //! What a simulated model says: sentences of common words, determined by the prompt.
 
-use super::tokenizer::id_of;
+use super::tokenizer::{byte_of, id_of};
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
@@ -66,6 +66,25 @@ pub fn text_of(id: u32) -> Option<&'static str> {
     }
 }
 
+/// The texts of `ids`. Those of other tokens than single bytes and [`Output`]'s are U+FFFD, because ids are hashes.
+pub fn detokenize(ids: &[u32]) -> String {
+    let mut bytes = Vec::with_capacity(ids.len() * 5);
+    for &id in ids {
+        match (text_of(id), byte_of(id)) {
+            (Some(text), _) => bytes.extend_from_slice(text.as_bytes()),
+            (None, Some(byte)) => bytes.push(byte),
+            (None, None) => bytes.extend_from_slice("\u{fffd}".as_bytes()),
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Tokens of words with their texts, over and over, beginning with one that depends on `start`.
+pub fn words_from(start: u32) -> impl Iterator<Item = (u32, &'static str)> {
+    let words = VOCABULARY.iter().cycle().skip(start as usize % VOCABULARY.len());
+    words.map(|word| (word.ids[0], word.texts[0].as_str()))
+}
+
 /// A whole output, known before its first token.
 #[derive(Clone, Debug, Default)]
 pub struct Output {
@@ -114,12 +133,13 @@ impl Output {
         self.ends.push(self.text.len() as u32);
     }
 
-    /// Cuts the output before the first of the stop strings in it. The token that completes the stop
-    /// string still counts, as in vLLM.
-    pub fn stop_at(&mut self, stops: &[String]) {
+    /// Cuts the output before the first of the stop strings after its first `min_tokens` tokens. The token that
+    /// completes the stop string still counts, as in vLLM.
+    pub fn stop_at(&mut self, stops: &[String], min_tokens: u32) {
+        let from = self.slice(0, min_tokens.min(self.tokens())).len();
         let found = stops.iter().filter(|s| !s.is_empty());
         let found = found
-            .filter_map(|s| self.text.find(s.as_str()).map(|at| (at, s)))
+            .filter_map(|s| self.text[from..].find(s.as_str()).map(|at| (from + at, s)))
             .min();
         let Some((at, stop)) = found else { return };
         let last = self.ends.partition_point(|&end| (end as usize) < at + stop.len());
@@ -190,10 +210,15 @@ mod tests {
     fn a_stop_string_ends_the_output_inside_a_token() {
         let whole = Output::generate(1, 50, false);
         let mut output = whole.clone();
-        output.stop_at(&["never there".into(), ".".into()]);
+        output.stop_at(&["never there".into(), ".".into()], 0);
         assert_eq!((output.tokens(), output.stop.as_deref()), (12, Some(".")));
         assert_eq!(output.text, whole.text.split('.').next().unwrap());
         let pieces: Vec<_> = (0..12).map(|i| output.slice(i, i + 1)).collect();
         assert_eq!((pieces.concat(), pieces[11]), (output.text.clone(), ""));
+        for (min_tokens, tokens) in [(11, 12), (12, 24), (49, 50), (50, 50), (999, 50)] {
+            let mut output = whole.clone();
+            output.stop_at(&[".".into()], min_tokens);
+            assert_eq!(output.tokens(), tokens, "at least {min_tokens}");
+        }
     }
 }

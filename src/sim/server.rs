@@ -56,7 +56,7 @@ pub struct SimOptions {
     pub keep_alive: Duration,
     /// Receives block events, with token ids.
     pub block_events: Option<Arc<dyn BlockEventSink>>,
-    /// What `/kv_event_sources` lists; JSON objects.
+    /// What `/kv_event_sources` says of each data-parallel rank, in their order; JSON objects.
     pub kv_event_sources: Vec<serde_json::Value>,
 }
 
@@ -137,7 +137,9 @@ impl Inner {
     }
 
     fn kv_event_sources(&self) -> String {
-        serde_json::Value::from(self.options.kv_event_sources.clone()).to_string()
+        let ranks = self.options.kv_event_sources.iter().enumerate();
+        let by_rank = ranks.map(|(rank, source)| (rank.to_string(), source.clone()));
+        serde_json::Value::from_iter(by_rank).to_string()
     }
 }
 

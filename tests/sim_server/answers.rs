@@ -136,20 +136,43 @@ async fn a_full_server_says_so() {
 /// A value with kinds in the place of scalars, and the distinct kinds of a list's items.
 fn shape(value: &Value) -> Value {
     match value {
-        Value::Object(fields) => Value::Object(fields.iter().map(|(k, v)| (k.clone(), shape(v))).collect()),
-        Value::Array(items) => {
-            let mut shapes: Vec<Value> = Vec::new();
-            for item in items.iter().map(shape) {
-                if !shapes.contains(&item) {
-                    shapes.push(item);
-                }
-            }
-            shapes.into()
+        Value::Object(fields) => {
+            let shape_of = |name: &str, value| match name {
+                "top_logprobs" | "prompt_logprobs" => shape_by_token(value),
+                _ => shape(value),
+            };
+            let fields = fields.iter().map(|(k, v)| (k.clone(), shape_of(k, v)));
+            Value::Object(fields.collect())
         }
+        Value::Array(items) => distinct(items.iter().map(shape)),
         Value::Null => "null".into(),
         Value::Bool(_) => "bool".into(),
         Value::Number(_) => "number".into(),
         Value::String(_) => "string".into(),
+    }
+}
+
+fn distinct(shapes: impl Iterator<Item = Value>) -> Value {
+    let mut kept: Vec<Value> = Vec::new();
+    for shape in shapes {
+        if !kept.contains(&shape) {
+            kept.push(shape);
+        }
+    }
+    kept.into()
+}
+
+/// The shape of a list of maps whose keys are tokens: `*` stands for any.
+fn shape_by_token(value: &Value) -> Value {
+    let item = |item: &Value| match item {
+        Value::Object(tokens) if !tokens.contains_key("token") => {
+            json!({"*": distinct(tokens.values().map(shape))})
+        }
+        item => shape(item),
+    };
+    match value {
+        Value::Array(items) => distinct(items.iter().map(item)),
+        value => shape(value),
     }
 }
 
@@ -226,26 +249,160 @@ async fn details_of_cached_tokens_are_reported_when_on() {
         json!({"prompt_tokens": 300, "total_tokens": 302, "completion_tokens": 2,
         "prompt_tokens_details": {"cached_tokens": 256}})
     );
-    let body = json!({"model": "tiny", "max_tokens": 2, "messages": [{"role": "user", "content": "word ".repeat(200)}]});
-    pod.post("/v1/messages", body.clone()).await;
-    let usage = &pod.post("/v1/messages", body).await["usage"];
-    assert_eq!(
-        (
-            &usage["cache_read_input_tokens"],
-            &usage["cache_creation_input_tokens"]
-        ),
-        (&json!(128), &json!(0))
-    );
-    assert_eq!(
-        usage["input_tokens"].as_u64().unwrap() + 128,
-        pod.tokens_of_chat().await
-    );
 }
 
-impl Pod {
-    async fn tokens_of_chat(&self) -> u64 {
-        let body = json!({"messages": [{"role": "user", "content": "word ".repeat(200)}]});
-        self.post("/tokenize", body).await["count"].as_u64().unwrap()
+/// Captured: of 172 prompt tokens with blocks of 32, 160 were created and 12 were input; then 160 were read.
+#[tokio::test]
+async fn chats_tell_what_they_left_in_the_cache() {
+    let pod = Pod::start(tiny()).await;
+    let messages =
+        |salt: &str| json!([{"role": "user", "content": format!("{salt} {}", "word ".repeat(200))}]);
+    let prompt = pod.post("/tokenize", json!({"messages": messages("a")})).await["count"].clone();
+    let tail = prompt.as_u64().unwrap() - 128;
+    for (created, cached) in [(128, 0), (0, 128)] {
+        let body = json!({"model": "tiny", "max_tokens": 2, "messages": messages("a")});
+        let usage = json!({"input_tokens": tail, "output_tokens": 2,
+            "cache_creation_input_tokens": created, "cache_read_input_tokens": cached});
+        assert_eq!(pod.post("/v1/messages", body).await["usage"], usage);
+        let body = json!({"max_tokens": 2, "messages": messages("b")});
+        let details =
+            json!({"cached_tokens": cached, "created_cache_tokens": created, "multimodal_tokens": null});
+        let usage = &pod.post("/v1/chat/completions", body).await["usage"];
+        assert_eq!(usage["prompt_tokens_details"], details);
+    }
+    let options = json!({"include_usage": true, "continuous_usage_stats": true});
+    let body = json!({"max_tokens": 2, "messages": messages("b"), "stream": true, "stream_options": options});
+    let answer = pod
+        .client
+        .post(pod.url("/v1/chat/completions"))
+        .json(&body)
+        .send()
+        .await
+        .unwrap();
+    let text = answer.text().await.unwrap();
+    let usages = events(&text)
+        .into_iter()
+        .filter_map(|(_, data)| serde_json::from_str::<Value>(&data).ok());
+    let usages: Vec<Value> = usages.map(|event| event["usage"].clone()).collect();
+    // As captured: every event but the last tells one field that is null.
+    let prompt = prompt.as_u64().unwrap();
+    let on_the_way = |n: u64| json!({"prompt_tokens": prompt, "total_tokens": prompt + n, "completion_tokens": n, "completion_tokens_details": null});
+    let last = json!({"prompt_tokens": prompt, "total_tokens": prompt + 2, "completion_tokens": 2,
+        "prompt_tokens_details": {"cached_tokens": 128, "created_cache_tokens": 0}});
+    assert_eq!(usages, [on_the_way(0), on_the_way(1), on_the_way(2), last]);
+}
+
+#[tokio::test]
+async fn an_output_is_as_long_as_the_bounds_say() {
+    let pod = Pod::start(SimOptions {
+        max_model_len: 600,
+        ..tiny()
+    })
+    .await;
+    let chat = |more: Value| {
+        let mut body = json!({"messages": [{"role": "user", "content": "Say hello"}]});
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
+        body
+    };
+    let ended = async |body| {
+        let answer = pod.post("/v1/chat/completions", body).await;
+        let usage = &answer["usage"];
+        let count = |name: &str| usage[name].as_u64().unwrap();
+        let reason = answer["choices"][0]["finish_reason"].as_str().unwrap().to_owned();
+        (count("completion_tokens"), count("total_tokens"), reason)
+    };
+    let (natural, _, reason) = ended(chat(json!({}))).await;
+    assert_eq!(reason, "stop");
+    let (tokens, _, reason) = ended(chat(json!({"min_tokens": natural + 50}))).await;
+    assert_eq!((tokens, reason.as_str()), (natural + 50, "stop"));
+    let (_, total, reason) = ended(chat(json!({"ignore_eos": true}))).await;
+    assert_eq!((total, reason.as_str()), (600, "length"));
+    let (_, total, reason) = ended(chat(json!({"min_tokens": 9999}))).await;
+    assert_eq!((total, reason.as_str()), (600, "length"));
+    // The first full stop is the twelfth token.
+    for (min_tokens, tokens) in [(0, 12), (11, 12), (12, 24)] {
+        let body = chat(json!({"max_tokens": 40, "stop": ".", "min_tokens": min_tokens}));
+        assert_eq!(ended(body).await.0, tokens, "at least {min_tokens}");
+    }
+}
+
+#[tokio::test]
+async fn bounds_that_contradict_each_other_are_refused() {
+    let pod = Pod::start(tiny()).await;
+    let chat = json!([{"role": "user", "content": "x"}]);
+    for (body, message) in [
+        (
+            json!({"prompt": "x", "min_tokens": 9, "max_tokens": 8}),
+            "min_tokens must be less than or equal to max_tokens=8, got 9.",
+        ),
+        (
+            json!({"prompt": "x", "min_tokens": -1}),
+            "min_tokens must be greater than or equal to 0, got -1.",
+        ),
+        (
+            json!({"prompt": "x", "logprobs": 21}),
+            "Requested sample logprobs of 21, which is greater than max allowed: 20 (parameter=logprobs, value=21)",
+        ),
+        (
+            json!({"prompt": "x", "logprobs": -1}),
+            "`logprobs` must be a positive value. (parameter=logprobs, value=-1)",
+        ),
+        (
+            json!({"messages": chat, "top_logprobs": 2}),
+            "when using `top_logprobs`, `logprobs` must be set to true. (parameter=top_logprobs)",
+        ),
+    ] {
+        let path = if body.get("messages").is_some() {
+            "/v1/chat/completions"
+        } else {
+            "/v1/completions"
+        };
+        let answer = pod.client.post(pod.url(path)).json(&body).send().await.unwrap();
+        assert_eq!(answer.status(), 400, "{body}");
+        assert_eq!(answer.json::<Value>().await.unwrap()["error"]["message"], message);
+    }
+}
+
+#[tokio::test]
+async fn probabilities_belong_to_the_tokens_of_the_answer() {
+    let pod = Pod::start(tiny()).await;
+    let body = json!({"prompt": "Hello there", "max_tokens": 3, "echo": true, "logprobs": 2});
+    let choice = &pod.post("/v1/completions", body).await["choices"][0];
+    let tokens: Vec<&str> = choice["logprobs"]["tokens"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| t.as_str().unwrap())
+        .collect();
+    assert_eq!(tokens.concat(), choice["text"].as_str().unwrap());
+    assert_eq!((tokens.len(), tokens[0], tokens[1]), (5, "Hello", " there"));
+    assert_eq!(
+        choice["logprobs"]["text_offset"].as_array().unwrap()[..3],
+        [json!(0), json!(5), json!(11)]
+    );
+    assert_eq!(
+        choice["logprobs"]["top_logprobs"][4].as_object().unwrap().len(),
+        2
+    );
+    assert_eq!(choice["prompt_logprobs"].as_array().unwrap().len(), 2);
+    let stream = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 3, "stream": true, "logprobs": true});
+    let answer = pod
+        .client
+        .post(pod.url("/v1/chat/completions"))
+        .json(&stream)
+        .send()
+        .await
+        .unwrap();
+    for (_, data) in events(&answer.text().await.unwrap()).iter().skip(1).take(3) {
+        let choice = &serde_json::from_str::<Value>(data).unwrap()["choices"][0];
+        let content = &choice["logprobs"]["content"];
+        assert_eq!(content[0]["token"], choice["delta"]["content"]);
+        assert_eq!(
+            (content.as_array().unwrap().len(), &content[0]["top_logprobs"]),
+            (1, &json!([]))
+        );
     }
 }
 
@@ -253,18 +410,21 @@ impl Pod {
 async fn metrics_have_vllms_names_types_and_labels() {
     let pod = Pod::start(captured()).await;
     pod.complete("hello", 3).await;
-    let mut families: BTreeMap<String, (String, Vec<String>)> = BTreeMap::new();
-    let mut family = String::new();
+    // In the form of the fixture: name, type and description, then the labels of each series.
+    let mut seen: Vec<String> = Vec::new();
+    let (mut family, mut help) = (String::new(), String::new());
     for line in pod.text("/metrics").await.lines() {
-        if let Some(kind) = line.strip_prefix("# TYPE vllm:") {
-            let (name, kind) = kind.split_once(' ').unwrap();
-            family = format!("vllm:{name}");
-            families.insert(family.clone(), (kind.to_owned(), Vec::new()));
+        if let Some(text) = line.strip_prefix("# HELP ") {
+            text.split_once(' ').unwrap().1.clone_into(&mut help);
+        } else if let Some(kind) = line.strip_prefix("# TYPE ") {
+            kind.split_once(' ').unwrap().0.clone_into(&mut family);
+            if family.starts_with("vllm:") {
+                seen.push(format!("{kind} {help}"));
+            }
         } else if line.starts_with("vllm:") {
-            let series = &mut families.get_mut(&family).unwrap().1;
-            let labels = labels_of(line, family.ends_with("cache_config_info"));
-            if !series.contains(&labels) {
-                series.push(labels);
+            let series = format!("  {}", labels_of(line, family.ends_with("cache_config_info")));
+            if seen.last() != Some(&series) {
+                seen.push(series);
             }
         }
     }
@@ -272,24 +432,11 @@ async fn metrics_have_vllms_names_types_and_labels() {
         env!("CARGO_MANIFEST_DIR"),
         "/tests/fixtures/vllm/http/metrics.txt"
     );
-    let mut expected: BTreeMap<String, (String, Vec<String>)> = BTreeMap::new();
-    for line in std::fs::read_to_string(fixture).unwrap().lines() {
-        match line.strip_prefix("  ") {
-            Some(series) => expected.get_mut(&family).unwrap().1.push(series.to_owned()),
-            None => {
-                let (name, kind) = line.split_once(' ').unwrap();
-                family = name.to_owned();
-                expected.insert(family.clone(), (kind.to_owned(), Vec::new()));
-            }
-        }
+    let captured = std::fs::read_to_string(fixture).unwrap();
+    for (seen, captured) in seen.iter().zip(captured.lines()) {
+        assert_eq!(seen, captured);
     }
-    assert_eq!(
-        families.keys().collect::<Vec<_>>(),
-        expected.keys().collect::<Vec<_>>()
-    );
-    for (name, family) in &expected {
-        assert_eq!(&families[name], family, "{name}");
-    }
+    assert_eq!(seen.len(), captured.lines().count());
 }
 
 /// `name{label=value,..}` without the values that differ between servers.

@@ -18,6 +18,8 @@ pub(super) struct Part {
     progress: Arc<Progress>,
     pub(super) output: Output,
     pub(super) prompt_tokens: u32,
+    /// Prompt tokens in whole blocks.
+    whole_block_tokens: u32,
     /// Index of the prompt it belongs to.
     pub(super) prompt: usize,
     finish: FinishReason,
@@ -74,6 +76,16 @@ impl Part {
             _ => 0,
         }
     }
+
+    /// Prompt tokens that this request added to the cache; 0 until it has finished.
+    fn created_tokens(&self) -> u32 {
+        match self.progress.outcome() {
+            Some(Outcome::Finished(finished)) => {
+                self.whole_block_tokens.saturating_sub(finished.cached_tokens)
+            }
+            _ => 0,
+        }
+    }
 }
 
 /// All choices of one HTTP request. Dropping it gives up what has not ended.
@@ -88,6 +100,7 @@ pub(super) struct Usage {
     pub(super) prompt_tokens: u32,
     pub(super) completion_tokens: u32,
     pub(super) cached_tokens: u32,
+    pub(super) created_tokens: u32,
 }
 
 impl Generation {
@@ -111,17 +124,18 @@ impl Generation {
             .map(|plan| plan.sim_request(request, with_content))
             .collect();
         let submitted = driver.submit(requests, request.stream)?;
-        let parts = plans
-            .into_iter()
-            .zip(submitted)
-            .map(|(plan, (id, progress))| Part {
+        let parts = plans.into_iter().zip(submitted).map(|(plan, (id, progress))| {
+            let prompt_tokens = request.prompts[plan.prompt].tokens.len() as u32;
+            Part {
                 id,
                 progress,
-                prompt_tokens: request.prompts[plan.prompt].tokens.len() as u32,
+                prompt_tokens,
+                whole_block_tokens: prompt_tokens - prompt_tokens % block_size.max(1),
                 prompt: plan.prompt,
                 finish: plan.finish,
                 output: plan.output,
-            });
+            }
+        });
         Ok(Self {
             driver: driver.clone(),
             parts: parts.collect(),
@@ -154,6 +168,7 @@ impl Generation {
             if last_prompt.replace(part.prompt) != Some(part.prompt) {
                 usage.prompt_tokens += part.prompt_tokens;
                 usage.cached_tokens += part.cached_tokens();
+                usage.created_tokens += part.created_tokens();
             }
         }
         usage
@@ -191,10 +206,13 @@ impl Plan {
         let room = max_model_len
             .saturating_sub(request.prompts[prompt].tokens.len() as u32)
             .max(1);
-        let natural = SENTENCE_TOKENS * (1 + (seed % NATURAL_SENTENCES) as u32);
+        let natural = match request.ignore_eos {
+            true => u32::MAX,
+            false => (SENTENCE_TOKENS * (1 + (seed % NATURAL_SENTENCES) as u32)).max(request.min_tokens),
+        };
         let tokens = request.max_tokens.unwrap_or(natural).min(room);
         let mut output = Output::generate(seed, tokens, request.api == super::request::Api::Completions);
-        output.stop_at(&request.stop);
+        output.stop_at(&request.stop, request.min_tokens);
         let by_itself = request.max_tokens.is_none() && natural <= room;
         let finish = if by_itself || output.stop.is_some() {
             FinishReason::Stop

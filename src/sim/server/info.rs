@@ -5,8 +5,8 @@ use super::body::{BOOLEAN, Body, LIST, STRING};
 use super::error::ApiError;
 use super::http::{Reply, empty, json};
 use super::request::{Api, GenerationRequest, chat_tokens, completion_prompts, resolve_model};
-use crate::sim::output::text_of;
-use crate::sim::tokenizer::{byte_of, pieces};
+use crate::sim::output::detokenize;
+use crate::sim::tokenizer::pieces;
 use hyper::StatusCode;
 use serde_json::{Value, json as value};
 use std::borrow::Cow;
@@ -14,9 +14,10 @@ use std::borrow::Cow;
 pub(super) fn models(server: &Inner) -> Reply {
     let options = &server.options;
     let created = server.created();
-    let entry = |id: &String, parent: Value, max_len: Value| {
+    // An alias has its model's root; an adapter brings its own.
+    let entry = |id: &str, root: &str, parent: Value, max_len: Value| {
         value!({
-            "id": id, "object": "model", "created": created, "owned_by": "vllm", "root": id, "parent": parent,
+            "id": id, "object": "model", "created": created, "owned_by": "vllm", "root": root, "parent": parent,
             "max_model_len": max_len,
             "permission": [{
                 "id": format!("modelperm-{}", server.next_id()), "object": "model_permission", "created": created,
@@ -29,11 +30,11 @@ pub(super) fn models(server: &Inner) -> Reply {
     let base = options
         .models
         .iter()
-        .map(|id| entry(id, Value::Null, options.max_model_len.into()));
+        .map(|id| entry(id, options.model(), Value::Null, options.max_model_len.into()));
     let loras = options
         .lora_modules
         .iter()
-        .map(|id| entry(id, options.model().into(), Value::Null));
+        .map(|id| entry(id, id, options.model().into(), Value::Null));
     json(value!({"object": "list", "data": base.chain(loras).collect::<Vec<_>>()}).to_string())
 }
 
@@ -67,23 +68,12 @@ pub(super) fn tokenize(server: &Inner, body: &Body) -> Result<Reply, ApiError> {
     ))
 }
 
-/// Knows the tokens of generated text and single bytes; others give U+FFFD, because ids are hashes.
-pub(super) fn detokenize(server: &Inner, body: &Body) -> Result<Reply, ApiError> {
+pub(super) fn detokenized(server: &Inner, body: &Body) -> Result<Reply, ApiError> {
     resolve_model(body.get::<Cow<str>>("model", STRING)?.as_deref(), &server.options)?;
     let ids = body
         .get::<Vec<u32>>("tokens", LIST)?
         .ok_or_else(|| ApiError::missing_field("tokens", body.len()))?;
-    let mut bytes = Vec::with_capacity(ids.len() * 5);
-    for id in ids {
-        match (text_of(id), byte_of(id)) {
-            (Some(text), _) => bytes.extend_from_slice(text.as_bytes()),
-            (None, Some(byte)) => bytes.push(byte),
-            (None, None) => bytes.extend_from_slice("\u{fffd}".as_bytes()),
-        }
-    }
-    Ok(json(
-        value!({"prompt": String::from_utf8_lossy(&bytes)}).to_string(),
-    ))
+    Ok(json(value!({"prompt": detokenize(&ids)}).to_string()))
 }
 
 pub(super) fn count_tokens(server: &Inner, body: &Body) -> Result<Reply, ApiError> {

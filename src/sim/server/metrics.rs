@@ -171,7 +171,15 @@ impl<'a> Page<'a> {
     fn token_counters(&mut self, c: &EngineCounters) {
         for (name, help, value) in TOKEN_COUNTERS {
             self.simple_counter(&format!("vllm:{name}"), help, value(c));
+            match *name {
+                "prompt_tokens" => self.prompt_sources(c),
+                "prompt_tokens_cached" => self.cached_sources(c),
+                _ => {}
+            }
         }
+    }
+
+    fn prompt_sources(&mut self, c: &EngineCounters) {
         let (cached, computed) = (
             c.prompt_tokens_cached as f64,
             (c.prompt_tokens - c.prompt_tokens_cached) as f64,
@@ -187,6 +195,9 @@ impl<'a> Page<'a> {
             "source",
             &sources,
         );
+    }
+
+    fn cached_sources(&mut self, c: &EngineCounters) {
         let hits = c.prefix_cache_hits as f64;
         let tiers = [
             ("device", hits),
@@ -246,20 +257,23 @@ impl<'a> Page<'a> {
 
     fn histograms(&mut self, c: &EngineCounters) {
         for (name, help, values) in HISTOGRAMS {
+            if *name == "request_params_max_tokens" {
+                let params_n = self.server.params_n.lock().clone();
+                self.histogram(
+                    "vllm:request_params_n",
+                    "Histogram of the n request parameter.",
+                    &params_n,
+                );
+            }
             self.histogram(&format!("vllm:{name}"), help, values(c));
         }
-        let params_n = self.server.params_n.lock().clone();
-        self.histogram(
-            "vllm:request_params_n",
-            "Histogram of the n request parameter.",
-            &params_n,
-        );
     }
 
     fn config(&mut self, options: &SimOptions) {
         let name = "vllm:cache_config_info";
         self.head(name, "gauge", "Information of the LLMEngine CacheConfig");
-        let (block, blocks) = (options.engine.block_size, options.engine.num_blocks);
+        // vLLM counts the block that it keeps back as a placeholder, which no request can have.
+        let (block, blocks) = (options.engine.block_size, options.engine.num_blocks + 1);
         let tokens = u64::from(block) * u64::from(blocks);
         let concurrency = tokens as f64 / f64::from(options.max_model_len.max(1));
         put!(

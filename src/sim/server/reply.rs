@@ -2,6 +2,7 @@
 
 mod chat;
 mod completions;
+mod logprobs;
 mod messages;
 mod responses;
 mod stream;
@@ -164,9 +165,14 @@ fn put_usage(out: &mut Vec<u8>, job: &Job, usage: Usage) {
     if job.details {
         put!(
             out,
-            r#"{{"cached_tokens":{},"created_cache_tokens":null,"multimodal_tokens":null}}"#,
+            r#"{{"cached_tokens":{},"created_cache_tokens":"#,
             usage.cached_tokens
         );
+        match job.request.api {
+            Api::Completions => put!(out, "null"),
+            _ => put!(out, "{}", usage.created_tokens),
+        }
+        put!(out, r#","multimodal_tokens":null}}"#);
     } else {
         put!(out, "null");
     }
@@ -175,13 +181,21 @@ fn put_usage(out: &mut Vec<u8>, job: &Job, usage: Usage) {
 
 /// `"usage":{..}` of a stream event; `last` when it is the one after all choices.
 fn put_stream_usage(out: &mut Vec<u8>, job: &Job, usage: Usage, last: bool) {
+    // Fields that are null are left out, but for one that chats set before the last event.
     put_token_counts(out, usage);
+    let chat = job.request.api == Api::Chat;
     if last && job.details {
         put!(
             out,
-            r#","prompt_tokens_details":{{"cached_tokens":{}}}"#,
+            r#","prompt_tokens_details":{{"cached_tokens":{}"#,
             usage.cached_tokens
         );
+        if chat {
+            put!(out, r#","created_cache_tokens":{}"#, usage.created_tokens);
+        }
+        out.push(b'}');
+    } else if !last && chat {
+        put!(out, r#","completion_tokens_details":null"#);
     }
     out.push(b'}');
 }

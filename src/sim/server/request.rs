@@ -22,7 +22,7 @@ pub(super) enum Api {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Prompt {
     pub(super) tokens: Vec<u32>,
-    /// What `echo` repeats; empty for token prompts.
+    /// Empty for token prompts.
     pub(super) text: String,
 }
 
@@ -49,7 +49,16 @@ pub(super) struct GenerationRequest {
     pub(super) continuous_usage: bool,
     pub(super) return_token_ids: bool,
     pub(super) echo: bool,
+    /// Candidates to tell of each token's place besides its own probability; `None` when it is not asked for.
+    pub(super) logprobs: Option<u32>,
+    /// Output tokens before which neither a stop string nor the model's own end counts.
+    pub(super) min_tokens: u32,
+    /// Go on to the bound, whatever the model says.
+    pub(super) ignore_eos: bool,
 }
+
+/// Most candidates that may be asked for (`--max-logprobs`).
+const MAX_LOGPROBS: i64 = 20;
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
@@ -91,6 +100,9 @@ impl GenerationRequest {
             continuous_usage: stream_options.continuous_usage_stats.unwrap_or(false),
             return_token_ids: body.get("return_token_ids", BOOLEAN)?.unwrap_or(false),
             echo: body.get("echo", BOOLEAN)?.unwrap_or(false),
+            logprobs: logprobs(api, body)?,
+            min_tokens: min_tokens(body, max_tokens)?,
+            ignore_eos: body.get("ignore_eos", BOOLEAN)?.unwrap_or(false),
         };
         request.check_sampling()
     }
@@ -194,6 +206,55 @@ fn max_tokens(api: Api, body: &Body, options: &SimOptions) -> Result<Option<u32>
                 ))
             }
         },
+    }
+}
+
+fn min_tokens(body: &Body, max_tokens: Option<u32>) -> Result<u32, ApiError> {
+    let given = body.get::<i64>("min_tokens", INTEGER)?.unwrap_or(0);
+    if given < 0 {
+        return Err(ApiError::bad_request(format!(
+            "min_tokens must be greater than or equal to 0, got {given}."
+        )));
+    }
+    if let Some(max) = max_tokens.filter(|&max| given > i64::from(max)) {
+        return Err(ApiError::bad_request(format!(
+            "min_tokens must be less than or equal to max_tokens={max}, got {given}."
+        )));
+    }
+    Ok(u32::try_from(given).unwrap_or(u32::MAX))
+}
+
+/// `logprobs` is a number in completions, and a switch beside `top_logprobs` in chats.
+fn logprobs(api: Api, body: &Body) -> Result<Option<u32>, ApiError> {
+    let (name, asked) = match api {
+        Api::Completions => ("logprobs", body.get::<i64>("logprobs", INTEGER)?),
+        Api::Chat => {
+            let on = body.get("logprobs", BOOLEAN)?.unwrap_or(false);
+            let top = body.get::<i64>("top_logprobs", INTEGER)?;
+            if !on && top.is_some_and(|top| top > 0) {
+                let message = "when using `top_logprobs`, `logprobs` must be set to true.";
+                return Err(ApiError::parameter(message, "top_logprobs", None));
+            }
+            ("top_logprobs", on.then(|| top.unwrap_or(0)))
+        }
+        Api::Messages | Api::Responses => return Ok(None),
+    };
+    match asked {
+        Some(count) if count < 0 => {
+            let message = format!("`{name}` must be a positive value.");
+            Err(ApiError::parameter(&message, name, Some(&count.to_string())))
+        }
+        Some(count) if count > MAX_LOGPROBS => {
+            let message = format!(
+                "Requested sample logprobs of {count}, which is greater than max allowed: {MAX_LOGPROBS}"
+            );
+            Err(ApiError::parameter(
+                &message,
+                "logprobs",
+                Some(&count.to_string()),
+            ))
+        }
+        asked => Ok(asked.and_then(|count| u32::try_from(count).ok())),
     }
 }
 

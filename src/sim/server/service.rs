@@ -174,7 +174,7 @@ async fn with_json(
         Route::Render(api) => info::render(server, api, body),
         Route::CountTokens => info::count_tokens(server, body),
         Route::Tokenize => info::tokenize(server, body),
-        Route::Detokenize => info::detokenize(server, body),
+        Route::Detokenize => info::detokenized(server, body),
         _ => Ok(not_found()),
     }
 }

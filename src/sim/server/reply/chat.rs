@@ -41,7 +41,8 @@ fn put_choice(out: &mut Vec<u8>, job: &Job, index: usize, part: &Part) {
     put_json_str(out, part.output.slice(0, tokens));
     put!(
         out,
-        r#","refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null}},"logprobs":null,"finish_reason":"{}","stop_reason":"#,
+        r#","refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null}},"logprobs":{},"finish_reason":"{}","stop_reason":"#,
+        logprobs::of_chat(job, part, 0, tokens),
         ended.map_or("abort", Ended::word)
     );
     put_stop_reason(out, part);
@@ -96,16 +97,14 @@ impl StreamFormat for Stream {
             delta.index
         );
         put_json_str(&mut event, part.output.slice(delta.from, delta.to));
+        let logprobs = logprobs::of_chat(job, part, delta.from, delta.to);
+        put!(event, r#"}},"logprobs":{logprobs},"finish_reason":"#);
         match delta.ended {
             Some(ended) => {
-                put!(
-                    event,
-                    r#"}},"logprobs":null,"finish_reason":"{}","stop_reason":"#,
-                    ended.word()
-                );
+                put!(event, r#""{}","stop_reason":"#, ended.word());
                 put_stop_reason(&mut event, part);
             }
-            None => put!(event, r#"}},"logprobs":null,"finish_reason":null"#),
+            None => put!(event, "null"),
         }
         put!(event, r#","token_ids":"#);
         put_id_list(&mut event, output_ids(job, part, delta.from, delta.to));

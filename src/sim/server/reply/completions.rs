@@ -35,19 +35,24 @@ fn put_choice(out: &mut Vec<u8>, job: &Job, index: usize, part: &Part) {
     );
     let text = part.output.slice(0, tokens);
     if job.request.echo {
-        put_json_str(out, &format!("{}{text}", job.request.prompts[part.prompt].text));
+        put_json_str(out, &format!("{}{text}", logprobs::echoed(job, part)));
     } else {
         put_json_str(out, text);
     }
     put!(
         out,
-        r#","logprobs":null,"finish_reason":"{}","stop_reason":"#,
+        r#","logprobs":{},"finish_reason":"{}","stop_reason":"#,
+        logprobs::of_completion(job, part, 0, tokens),
         ended.map_or("abort", Ended::word)
     );
     put_stop_reason(out, part);
     put!(out, r#","token_ids":"#);
     put_id_list(out, output_ids(job, part, 0, tokens));
-    put!(out, r#","prompt_logprobs":null,"prompt_token_ids":"#);
+    put!(
+        out,
+        r#","prompt_logprobs":{},"prompt_token_ids":"#,
+        logprobs::of_prompt(job, part)
+    );
     put_id_list(out, prompt_ids(job, part));
     put!(out, r#","routed_experts":null}}"#);
 }
@@ -73,26 +78,18 @@ impl StreamFormat for Stream {
         put!(event, r#"{}{{"index":{},"text":"#, self.head, delta.index);
         let text = part.output.slice(delta.from, delta.to);
         if job.request.echo && delta.from == 0 {
-            put_json_str(
-                &mut event,
-                &format!("{}{text}", job.request.prompts[part.prompt].text),
-            );
+            put_json_str(&mut event, &format!("{}{text}", logprobs::echoed(job, part)));
         } else {
             put_json_str(&mut event, text);
         }
+        let logprobs = logprobs::of_completion(job, part, delta.from, delta.to);
+        put!(event, r#","logprobs":{logprobs},"finish_reason":"#);
         match delta.ended {
             Some(ended) => {
-                put!(
-                    event,
-                    r#","logprobs":null,"finish_reason":"{}","stop_reason":"#,
-                    ended.word()
-                );
+                put!(event, r#""{}","stop_reason":"#, ended.word());
                 put_stop_reason(&mut event, part);
             }
-            None => put!(
-                event,
-                r#","logprobs":null,"finish_reason":null,"stop_reason":null"#
-            ),
+            None => put!(event, r#"null,"stop_reason":null"#),
         }
         put!(event, r#","prompt_token_ids":"#);
         put_id_list(&mut event, prompt_ids(job, part).filter(|_| delta.from == 0));

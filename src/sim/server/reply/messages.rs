@@ -12,15 +12,18 @@ fn stop_reason(part: &Part, ended: Option<Ended>) -> &'static str {
     }
 }
 
-/// `{"input_tokens":..}`; cached tokens are told apart only when details are on.
+/// `{"input_tokens":..}`; tokens read from the cache and written to it are told apart only when details are on.
 fn put_message_usage(out: &mut Vec<u8>, job: &Job, usage: Usage) {
-    let cached = if job.details { usage.cached_tokens } else { 0 };
-    let (input, output) = (usage.prompt_tokens - cached, usage.completion_tokens);
+    let (cached, created) = match job.details {
+        true => (usage.cached_tokens, usage.created_tokens),
+        false => (0, 0),
+    };
+    let (input, output) = (usage.prompt_tokens - cached - created, usage.completion_tokens);
     put!(out, r#"{{"input_tokens":{input},"output_tokens":{output}"#);
     if job.details {
         put!(
             out,
-            r#","cache_creation_input_tokens":0,"cache_read_input_tokens":{cached}"#
+            r#","cache_creation_input_tokens":{created},"cache_read_input_tokens":{cached}"#
         );
     }
     out.push(b'}');

@@ -41,6 +41,7 @@ fn response_usage(usage: Usage) -> String {
         prompt_tokens,
         completion_tokens,
         cached_tokens,
+        created_tokens: _,
     } = usage;
     format!(
         r#"{{"input_tokens":{prompt_tokens},"input_tokens_details":{{"cached_tokens":{cached_tokens},"cache_write_tokens":0,"input_tokens_per_turn":[],"cached_tokens_per_turn":[]}},"output_tokens":{completion_tokens},"output_tokens_details":{{"reasoning_tokens":0,"tool_output_tokens":0,"output_tokens_per_turn":[],"tool_output_tokens_per_turn":[]}},"total_tokens":{}}}"#,
