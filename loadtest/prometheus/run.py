@@ -23,6 +23,8 @@ import urllib.request
 PODS = ["pod-a", "pod-b", "pod-c"]
 BLOCK_TOKENS = 128
 SCRAPE_INTERVAL_S = 1
+# Of a pod; of the last one all reasons together.
+COUNTERS = ["vllm:prompt_tokens_total", "vllm:prefix_cache_hits_total", "vllm:request_success_total"]
 REPO = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -173,20 +175,26 @@ def experiment_a(fleet, window):
     fleet.settle()
     _, hits = show("A. One prompt longer than a block, 6 times", window, fleet)
     warm = [pod for pod, value in hits.items() if value > 0]
-    return verdict(len(home) == 1 and warm == list(home), f"a known prompt is pulled home: {dict(home)}")
+    counted = fleet.by_pod("sum by(pod) (vllm:prefix_cache_hits_total) > 0")
+    holds = len(home) == 1 and warm == list(home) and list(counted.values()) == [5 * BLOCK_TOKENS]
+    return verdict(holds, f"a known prompt is pulled home: {dict(home)}, hit tokens {counted}")
 
 
 def experiment_b(fleet, window):
     prompts = [f"Write one sentence about topic number {n} in cloud computing." for n in range(30)]
-    before = fleet.by_pod("sum by(pod) (vllm:prompt_tokens_total)")
+    count = lambda name: fleet.by_pod(f"sum by(pod) ({name})")
+    before = [count(name) for name in COUNTERS]
     with concurrent.futures.ThreadPoolExecutor(len(prompts)) as pool:
         served = collections.Counter(pool.map(fleet.complete, prompts))
     fleet.settle()
     show("B. 30 distinct short prompts at once", window, fleet)
-    after = fleet.by_pod("sum by(pod) (vllm:prompt_tokens_total)")
-    grown = {pod: after[pod] - before[pod] for pod in PODS}
-    print(f"   prompt tokens of B alone: {grown}")
-    return verdict(all(served[pod] == 10 for pod in PODS), f"newcomers spread: {dict(sorted(served.items()))}")
+    grown = [{pod: count(name)[pod] - old[pod] for pod in PODS} for name, old in zip(COUNTERS, before)]
+    tokens, hits, requests = grown
+    print(f"   prompt tokens of B alone: {tokens}")
+    even = all(served[pod] == requests[pod] == len(prompts) / len(PODS) for pod in PODS)
+    # The prompts are about equally long.
+    even = even and max(tokens.values()) - min(tokens.values()) <= 0.1 * min(tokens.values())
+    return verdict(even and not any(hits.values()), f"newcomers spread: {dict(sorted(served.items()))}")
 
 
 def main():

@@ -37,7 +37,8 @@ pub struct SimOptions {
     pub models: Vec<String>,
     /// Names of LoRA adapters. Their blocks are apart from the model's.
     pub lora_modules: Vec<String>,
-    /// Dimensions and timing of the engine.
+    /// Dimensions and timing of the engine. `/metrics` tells one block more, which vLLM keeps back for itself: usage
+    /// is 143/255 where 143 blocks of 256 are in use.
     pub engine: EngineSpec,
     /// Tokens of prompt and output together.
     pub max_model_len: u32,

@@ -251,6 +251,34 @@ async fn details_of_cached_tokens_are_reported_when_on() {
     );
 }
 
+#[tokio::test]
+async fn aliases_and_ranks_are_listed_as_captured() {
+    let pod = Pod::start(SimOptions {
+        models: vec!["tiny".into(), "alias".into()],
+        lora_modules: vec!["sql-lora".into()],
+        kv_event_sources: vec![json!({"publisher": "zmq"})],
+        ..tiny()
+    })
+    .await;
+    let models: Value = serde_json::from_str(&pod.text("/v1/models").await).unwrap();
+    let listed = models["data"].as_array().unwrap().iter();
+    let listed: Vec<_> = listed.map(|m| (&m["id"], &m["root"], &m["parent"])).collect();
+    let [tiny, alias, lora] = [json!("tiny"), json!("alias"), json!("sql-lora")];
+    let none = Value::Null;
+    assert_eq!(
+        listed,
+        [
+            (&tiny, &tiny, &none),
+            (&alias, &tiny, &none),
+            (&lora, &lora, &tiny)
+        ]
+    );
+    assert_eq!(
+        pod.text("/kv_event_sources").await,
+        r#"{"0":{"publisher":"zmq"}}"#
+    );
+}
+
 /// Captured: of 172 prompt tokens with blocks of 32, 160 were created and 12 were input; then 160 were read.
 #[tokio::test]
 async fn chats_tell_what_they_left_in_the_cache() {
