@@ -32,7 +32,7 @@ pub use snapshot::{Entry, Snapshot, State};
 
 use crate::datalayer::tokenize::TokenSource;
 use crate::prefix::{EndpointId, PrefixIndex};
-use crate::scheduling::{Constants, Dispatch, Scheduler};
+use crate::scheduling::{Constants, Decision, Dispatch, Scheduler};
 use crate::telemetry::Metrics;
 use crate::time::Mono;
 use arc_swap::ArcSwap;
@@ -346,6 +346,12 @@ impl Pool {
             .block_tokens
             .or(entry.engine.block_size)
             .unwrap_or(DEFAULT_BLOCK_TOKENS)
+    }
+
+    /// Tokens per KV block of the endpoint that a decision over `snapshot` chose; 0 when it chose none.
+    pub fn chosen_block_tokens(&self, decision: &Decision, snapshot: &Snapshot) -> u32 {
+        let entry = decision.chosen().and_then(|chosen| snapshot.by_id(chosen.id));
+        entry.map_or(0, |entry| self.block_tokens(entry))
     }
 
     /// KV capacity of an endpoint in tokens, if known.

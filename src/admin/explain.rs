@@ -38,7 +38,8 @@ pub async fn explain(gateway: &Gateway, head: &Parts, body: &Bytes) -> Response<
     };
     let (pool, prompt) = (inspected.pool, inspected.prompt);
     let (decision, snapshot) = pool.explain(&prompt, gateway.now());
-    let mut value = decision_json(&decision, &snapshot, prompt.shape(), usize::MAX);
+    let shape = prompt.shape(pool.chosen_block_tokens(&decision, &snapshot));
+    let mut value = decision_json(&decision, &snapshot, shape, usize::MAX);
     if let Some(waiting) = &pool.settings.waiting {
         let claim = queue::claim(&waiting.sharing, &head.headers, body.len());
         value.insert("queue".into(), wait_json(&pool, &prompt, claim, gateway));

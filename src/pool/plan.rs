@@ -55,9 +55,13 @@ pub struct Blocks {
 }
 
 impl Plan {
-    /// Shape of the prompt, for logs and admin pages.
+    /// Length of the prompt, in KV blocks of the endpoint that has it, or was to have it.
     pub fn shape(&self) -> PromptShape {
-        self.prompt.shape()
+        let block_tokens = match &self.attempt {
+            Some(attempt) => attempt.block_tokens,
+            None => self.pool.chosen_block_tokens(&self.decision, &self.snapshot),
+        };
+        self.prompt.shape(block_tokens)
     }
 
     /// The prompt in KV blocks of the present endpoint; a partial block counts nowhere.

@@ -2,7 +2,7 @@
 
 use super::keys::Keys;
 use super::tokens::TokenRate;
-use crate::prefix::{BlockHash, ChainHasher, PromptKeys};
+use crate::prefix::{BlockHash, ChainHasher};
 use crate::telemetry::traces::Stopwatch;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -32,12 +32,12 @@ pub struct Prompt {
     pub conversation: Option<u64>,
 }
 
-/// Length of a prompt, for logs and admin pages.
-#[derive(Clone, Copy, Debug, Default)]
+/// Length of a prompt, for admin pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PromptShape {
     pub tokens: u32,
-    /// Chunks or blocks that the index keys on.
-    pub chunks: u32,
+    /// Whole KV blocks of the endpoint that it is about.
+    pub blocks: u32,
 }
 
 impl Prompt {
@@ -91,15 +91,11 @@ impl Prompt {
         }
     }
 
-    /// Length in tokens and in chunks.
-    pub fn shape(&self) -> PromptShape {
+    /// Length in tokens and in KV blocks of `block_tokens` each; no blocks when that is 0.
+    pub fn shape(&self, block_tokens: u32) -> PromptShape {
         PromptShape {
             tokens: self.tokens,
-            chunks: match &self.keys {
-                None => 0,
-                Some(Keys::Chunks(keys)) => chunks(keys),
-                Some(Keys::Blocks(keys)) => keys.blocks() as u32,
-            },
+            blocks: self.tokens.checked_div(block_tokens).unwrap_or(0),
         }
     }
 
@@ -114,9 +110,4 @@ impl Prompt {
         let tokens = (f64::from(self.tokens) * share) as u32;
         tokens.min(self.tokens.saturating_sub(1)) / block_tokens * block_tokens
     }
-}
-
-fn chunks(keys: &PromptKeys) -> u32 {
-    let each = keys.chains().iter().map(|chain| keys.keys(chain).len());
-    each.sum::<usize>() as u32
 }

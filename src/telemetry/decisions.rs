@@ -131,7 +131,7 @@ pub fn decision_json(
     value.insert("chosen".into(), json!(chosen));
     value.insert("why".into(), json!(why(decision, name)));
     value.insert("prompt_tokens".into(), json!(prompt.tokens));
-    value.insert("blocks".into(), json!(prompt.chunks));
+    value.insert("blocks".into(), json!(prompt.blocks));
     value.insert("candidates_total".into(), json!(decision.ranked.len()));
     value.insert("lower_is_better".into(), json!(decision.lower_is_better));
     value.insert("candidates".into(), json!(candidates));

@@ -166,12 +166,8 @@ async fn explain_shows_what_would_happen_and_changes_nothing() {
     );
     let mut client = gateway.client().await;
     client.post_with(CHAT, "x-homing-explain: 1\r\n", &body).await;
-    let home = client
-        .response()
-        .await
-        .header("x-homing-endpoint")
-        .unwrap()
-        .to_owned();
+    let response = client.response().await;
+    let home = response.header("x-homing-endpoint").unwrap().to_owned();
     let warm = explain(&gateway, &body).await;
     assert_eq!(
         (&warm["kind"], &warm["chosen"]),
@@ -181,7 +177,11 @@ async fn explain_shows_what_would_happen_and_changes_nothing() {
     eventually("the request itself is a decision, and nothing else", async || {
         let decisions = gateway.admin("GET", "/decisions?limit=10").await;
         let decisions: Value = serde_json::from_slice(&decisions).unwrap();
-        decisions.as_array().unwrap().len() == 1
+        // The same blocks everywhere: those of the engine.
+        let matched = format!("0/{}", decisions[0]["blocks"]);
+        let told = decisions[0]["blocks"] == cold["blocks"]
+            && response.header("x-homing-prefix-match") == Some(&matched);
+        decisions.as_array().unwrap().len() == 1 && told
     })
     .await;
 }
