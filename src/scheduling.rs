@@ -46,7 +46,7 @@ pub use least_cost::{LeastCostParameters, NAME as LEAST_COST, StreamRate, TERMS 
 pub use plugins::{PLUGIN_TYPES, PluginError, PluginSpec};
 pub use policy::{PRESETS, Policy};
 pub use rivals::{PREFIX_KEY_BLOCKS, Rival};
-pub use view::{Decision, DecisionKind, EndpointView, RequestView, Scored, Scraped};
+pub use view::{AdapterStanding, Decision, DecisionKind, EndpointView, RequestView, Scored, Scraped};
 
 use crate::prefix::EndpointId;
 use crate::time::Mono;

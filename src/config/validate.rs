@@ -8,7 +8,6 @@ mod pools;
 mod scheduling;
 mod tls;
 mod traces;
-mod unsupported;
 
 use super::diagnostic::{Diagnostic, nearest};
 use super::schema::{AccessLogTarget, Config, Endpoint};
@@ -35,7 +34,6 @@ pub(super) fn validate(config: &Config, tree: &Node, damaged: &[String]) -> Vec<
     check.traces(config);
     check.record(config);
     check.pools(config);
-    check.unsupported(config);
     check.faults
 }
 

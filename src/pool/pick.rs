@@ -392,6 +392,7 @@ impl Pool {
             match_tokens: found.tokens,
             match_ratio: if whole == 0.0 { 0.0 } else { held / whole },
             scraped: entry.gauges(now, self.settings.stale_after),
+            adapter: entry.adapter(&prompt.model, now, self.settings.stale_after),
             inflight: load.inflight,
             pending_prefill_tokens: load.pending_prefill_tokens,
             active_tokens: load.active_tokens,

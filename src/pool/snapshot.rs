@@ -3,7 +3,7 @@
 use super::endpoint::Endpoint;
 use crate::datalayer::vllm::EngineMetrics;
 use crate::prefix::EndpointId;
-use crate::scheduling::Scraped;
+use crate::scheduling::{AdapterStanding, Scraped};
 use crate::time::Mono;
 use serde::Serialize;
 use std::sync::Arc;
@@ -73,6 +73,13 @@ impl Entry {
         }
     }
 
+    /// How the engine stands to the LoRA adapter `model`, unless its newest scrape is older than `stale_after`.
+    pub fn adapter(&self, model: &str, now: Mono, stale_after: Duration) -> Option<AdapterStanding> {
+        let lora = self.engine.lora.as_ref()?;
+        let fresh = self.sampled_at.is_some_and(|at| now.since(at) <= stale_after);
+        fresh.then(|| lora.standing(model))
+    }
+
     /// Whether the engine, asked after the newest pick, had nobody waiting: then nothing is left to prefill for long,
     /// whatever the estimates say.
     pub fn is_idle(&self, now: Mono, stale_after: Duration) -> bool {
@@ -123,6 +130,7 @@ impl Snapshot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::datalayer::vllm::LoraRequests;
     use crate::pool::load::Reservation;
     use crate::pool::status::{self, Status};
     use crate::pool::{Identity, endpoint};
@@ -190,10 +198,14 @@ mod tests {
         let scrape = EngineMetrics {
             waiting: Some(0.0),
             kv_usage: Some(0.5),
+            lora: Some(LoraRequests::default()),
             ..EngineMetrics::default()
         };
         let (entry, _sent) = entry_after(scrape, [0, 0, 1]);
+        let adapter = |now, stale_after| entry.adapter("a", now, stale_after);
+        assert!(adapter(Mono::ZERO, Duration::from_secs(1)).is_some());
         let late = Mono::from_secs_f64(1.5);
         assert_eq!(entry.gauges(late, Duration::from_secs(1)), Scraped::default());
+        assert_eq!(adapter(late, Duration::from_secs(1)), None);
     }
 }

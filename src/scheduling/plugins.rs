@@ -53,6 +53,7 @@ pub const PLUGIN_TYPES: &[PluginType] = &[
     scorer("active-request-scorer", &[]),
     scorer("token-load-scorer", &["threshold_tokens"]),
     scorer("session-affinity-scorer", &[]),
+    scorer("lora-affinity-scorer", &[]),
     unweighted(
         "prefix-cache-affinity-filter",
         &["min_match_ratio", "max_extra_wait_s", "prefill_tokens_per_s"],
@@ -262,6 +263,7 @@ fn scorer_of(spec: &PluginSpec) -> Scorer {
         "running-requests-size-scorer" => Scorer::RunningRequests,
         "active-request-scorer" => Scorer::ActiveRequests,
         "session-affinity-scorer" => Scorer::SessionAffinity,
+        "lora-affinity-scorer" => Scorer::LoraAffinity,
         "token-load-scorer" => {
             let threshold_tokens = spec.parameters.get("threshold_tokens").copied();
             Scorer::TokenLoad {

@@ -4,7 +4,7 @@
 //! the mean of the known ones stands in: unknown is neutral, never best.
 
 use super::field::Field;
-use super::view::{DecisionKind, EndpointView, Scraped};
+use super::view::{AdapterStanding, DecisionKind, EndpointView, Scraped};
 use smallvec::SmallVec;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -13,6 +13,9 @@ pub const TOKEN_LOAD_THRESHOLD: f64 = 4_194_304.0;
 
 /// What an unknown KV usage counts as when no candidate's is known: in the middle, so that it decides nothing.
 const UNKNOWN_KV_USAGE: f64 = 0.5;
+
+/// What an unknown standing to an adapter counts as when no candidate's is known.
+const UNKNOWN_ADAPTER: f64 = 0.5;
 
 /// One way to value a candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,6 +39,8 @@ pub enum Scorer {
     },
     /// 1 for the endpoint that the session's hash falls on, 0 elsewhere; 0.5 without a session.
     SessionAffinity,
+    /// Where the LoRA adapter that is asked for runs 1, with a free slot for it 0.8, where it waits for one 0.6, else 0.
+    LoraAffinity,
 }
 
 impl Scorer {
@@ -50,6 +55,7 @@ impl Scorer {
             Self::ActiveRequests => "active-request-scorer",
             Self::TokenLoad { .. } => "token-load-scorer",
             Self::SessionAffinity => "session-affinity-scorer",
+            Self::LoraAffinity => "lora-affinity-scorer",
         }
     }
 
@@ -77,6 +83,12 @@ impl Scorer {
                 Some(session) => Prepared::SessionAffinity(session_home(kept, session)),
                 None => Prepared::Neutral,
             },
+            Self::LoraAffinity => {
+                let known = mean(kept.iter().filter_map(|view| view.adapter.map(adapter_score)));
+                Prepared::LoraAffinity {
+                    unknown: known.unwrap_or(UNKNOWN_ADAPTER),
+                }
+            }
         }
     }
 }
@@ -96,6 +108,9 @@ pub(super) enum Prepared {
     },
     /// Position of the session's home.
     SessionAffinity(usize),
+    LoraAffinity {
+        unknown: f64,
+    },
     /// Says nothing about this request.
     Neutral,
 }
@@ -117,6 +132,7 @@ impl Prepared {
                 1.0 - load.min(*threshold_tokens) / threshold_tokens
             }
             Self::SessionAffinity(home) => f64::from(u8::from(index == *home)),
+            Self::LoraAffinity { unknown } => view.adapter.map_or(*unknown, adapter_score),
             Self::Neutral => 0.5,
         };
         if score.is_nan() {
@@ -181,6 +197,15 @@ fn trusted(gauge: Option<f64>) -> Option<f64> {
 /// The scraped KV usage as a share.
 pub(super) fn kv_usage(scraped: &Scraped) -> Option<f64> {
     trusted(scraped.kv_usage).map(|usage| usage.min(1.0))
+}
+
+const fn adapter_score(standing: AdapterStanding) -> f64 {
+    match standing {
+        AdapterStanding::Running => 1.0,
+        AdapterStanding::FreeSlot => 0.8,
+        AdapterStanding::Waiting => 0.6,
+        AdapterStanding::NoSlot => 0.0,
+    }
 }
 
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {

@@ -36,6 +36,19 @@ pub struct Scraped {
     pub kv_usage: Option<f64>,
 }
 
+/// How an engine stands to one LoRA adapter, by `vllm:lora_requests_info`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AdapterStanding {
+    /// Requests with it are in the batch.
+    Running,
+    /// It is not loaded, and there is room for one more.
+    FreeSlot,
+    /// Requests with it wait until another adapter makes room.
+    Waiting,
+    /// All slots are taken by others.
+    NoSlot,
+}
+
 /// One candidate as a decision sees it. All own counts include requests that were picked but not yet sent.
 #[derive(Clone, Copy, Debug)]
 pub struct EndpointView<'a> {
@@ -47,6 +60,8 @@ pub struct EndpointView<'a> {
     /// it may pull a short prompt home, but is never reported as matched blocks.
     pub match_ratio: f64,
     pub scraped: Scraped,
+    /// How the engine stands to the model that is asked for; `None` when it reports no adapters, or its report is stale.
+    pub adapter: Option<AdapterStanding>,
     /// The gateway's own in-flight requests N(e).
     pub inflight: u32,
     /// Uncached prompt tokens sent there and not yet at their first byte, P(e).
@@ -69,6 +84,7 @@ impl<'a> EndpointView<'a> {
             match_tokens: 0,
             match_ratio: 0.0,
             scraped: Scraped::default(),
+            adapter: None,
             inflight: 0,
             pending_prefill_tokens: 0,
             active_tokens: 0,

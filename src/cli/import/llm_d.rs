@@ -130,6 +130,7 @@ const KNOWN: &[Known] = &[
         &[("queueThresholdTokens", "threshold_tokens")],
     ),
     same("session-affinity-scorer", &[]),
+    same("lora-affinity-scorer", &[]),
     same(
         "prefix-cache-affinity-filter",
         &[

@@ -275,9 +275,11 @@ impl PluginType {
             Self::ActiveRequestScorer => "Fewer of the gateway's own requests in flight score higher.",
             Self::TokenLoadScorer => "Fewer uncached tokens in flight score higher.",
             Self::SessionAffinityScorer => {
-                "The endpoint that served this session (header `x-session-id`) last scores 1."
+                "1 for the endpoint that the session (header `x-session-id`) hashes to, else 0."
             }
-            Self::LoraAffinityScorer => "Endpoints where the adapter runs, or has a free slot, score higher.",
+            Self::LoraAffinityScorer => {
+                "Where the LoRA adapter runs 1, with a free slot 0.8, where it waits 0.6, else 0."
+            }
             Self::PrefixCacheAffinityFilter => "Keeps the endpoints that hold most of the prompt.",
             Self::MaxScorePicker => "The highest sum; ties are broken fairly.",
             Self::WeightedRandomPicker => "At random, in proportion to the sums.",

@@ -1,6 +1,7 @@
 //! `vllm:lora_requests_info`: which LoRA adapters an engine is serving.
 
 use crate::datalayer::exposition::Sample;
+use crate::scheduling::AdapterStanding;
 
 /// The adapters of the newest `vllm:lora_requests_info` series.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,6 +26,22 @@ impl LoraRequests {
             }
         }
         lora
+    }
+
+    /// How the engine stands to the adapter `name`. An adapter that both runs and waits takes one slot.
+    pub fn standing(&self, name: &str) -> AdapterStanding {
+        let has = |list: &[String], name: &str| list.iter().any(|known| known == name);
+        let only_waiting = self.waiting.iter().filter(|name| !has(&self.running, name));
+        let taken = self.running.len() + only_waiting.count();
+        if has(&self.running, name) {
+            AdapterStanding::Running
+        } else if self.max_adapters.is_some_and(|slots| taken < slots as usize) {
+            AdapterStanding::FreeSlot
+        } else if has(&self.waiting, name) {
+            AdapterStanding::Waiting
+        } else {
+            AdapterStanding::NoSlot
+        }
     }
 }
 

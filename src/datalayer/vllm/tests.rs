@@ -155,6 +155,32 @@ fn the_newest_lora_series_wins() {
 }
 
 #[test]
+fn an_adapter_runs_or_fits_or_waits_or_does_none_of_it() {
+    use crate::scheduling::AdapterStanding::{FreeSlot, NoSlot, Running, Waiting};
+    let lora = |slots: &str, running: &str, waiting: &str| {
+        let line = format!(
+            "vllm:lora_requests_info{{max_lora=\"{slots}\",running_lora_adapters=\"{running}\",waiting_lora_adapters=\"{waiting}\"}} 1\n"
+        );
+        parse(&line).lora.unwrap()
+    };
+    for (slots, running, waiting, standing) in [
+        ("2", "a,b", "c", Running),
+        ("2", "b", "", FreeSlot),
+        ("2", "b", "b", FreeSlot),
+        ("2", "b,c", "a", Waiting),
+        ("2", "b,c", "", NoSlot),
+        ("2", "b", "c", NoSlot),
+        ("?", "", "", NoSlot),
+    ] {
+        assert_eq!(
+            lora(slots, running, waiting).standing("a"),
+            standing,
+            "{slots} {running} {waiting}"
+        );
+    }
+}
+
+#[test]
 fn a_web_page_is_an_error() {
     assert!(EngineMetrics::parse(b"<html><body>vllm:num_requests_waiting 0</body></html>").is_err());
 }

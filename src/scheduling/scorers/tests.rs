@@ -105,6 +105,29 @@ fn kv_utilisation_scores_what_is_free() {
 }
 
 #[test]
+fn adapters_score_where_they_run_before_where_they_fit() {
+    use AdapterStanding::{FreeSlot, NoSlot, Running, Waiting};
+    let of = |standings: &[Option<AdapterStanding>]| {
+        let standing = |(id, adapter): (usize, &Option<AdapterStanding>)| EndpointView {
+            adapter: *adapter,
+            ..endpoint(id as u16)
+        };
+        let views: Vec<_> = standings.iter().enumerate().map(standing).collect();
+        scores_of(Scorer::LoraAffinity, &views)
+    };
+    assert_eq!(
+        of(&[Some(Running), Some(FreeSlot), Some(Waiting), Some(NoSlot)]),
+        [1.0, 0.8, 0.6, 0.0]
+    );
+    assert_eq!(
+        of(&[Some(Running), None, Some(NoSlot)]),
+        [1.0, 0.5, 0.0],
+        "unknown: the mean of the known"
+    );
+    assert_eq!(of(&[None, None]), [0.5, 0.5]);
+}
+
+#[test]
 fn prefix_scores_the_held_share() {
     let holder = EndpointView {
         match_ratio: 0.75,
