@@ -3,7 +3,7 @@
 use super::budget::BodyShare;
 use super::error::Reason;
 use bytes::{Bytes, BytesMut};
-use http::header;
+use http::{Version, header};
 use pingora_core::ErrorType;
 use pingora_proxy::Session;
 use std::time::Duration;
@@ -134,10 +134,10 @@ fn announced_length(session: &Session) -> Option<u64> {
     value.to_str().ok()?.trim().parse().ok()
 }
 
+/// HTTP/1.0 knows no interim answers: an expectation in it is ignored (RFC 9110, section 10.1.1).
 fn expects_continue(session: &Session) -> bool {
-    session
-        .req_header()
-        .headers
-        .get(header::EXPECT)
-        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+    let request = session.req_header();
+    let expectation = request.headers.get(header::EXPECT);
+    request.version != Version::HTTP_10
+        && expectation.is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }

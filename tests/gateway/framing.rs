@@ -226,6 +226,7 @@ async fn http_1_0_clients_get_no_chunks_and_the_end_of_the_connection() {
         for head in [
             format!("POST {CHAT} HTTP/1.0\r\n"),
             format!("POST {CHAT} HTTP/1.0\r\nconnection: keep-alive\r\n"),
+            format!("POST {CHAT} HTTP/1.0\r\nexpect: 100-continue\r\n"),
         ] {
             let mut client = gateway.client().await;
             let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
