@@ -6,6 +6,7 @@ use super::{Settings, auth, cors, upstream};
 use crate::config::schema::{Forwarded, ForwardedFor, ResponseHeaders};
 use crate::datalayer::load_header;
 use crate::openai::PathKind;
+use http::uri::PathAndQuery;
 use http::{HeaderName, HeaderValue, Method, Version, header};
 use pingora_core::Result;
 use pingora_http::{RequestHeader, ResponseHeader};
@@ -85,10 +86,12 @@ pub fn to_upstream(request: &mut RequestHeader, settings: &Settings, ctx: &Conte
     let Some(attempt) = &plan.attempt else {
         return Ok(());
     };
-    if request.uri.authority().is_some() {
-        // Without it an HTTP/2 client's authority would overwrite the host below.
-        let path = request.raw_path().to_vec();
-        request.set_raw_path(&path)?;
+    if request.uri.authority().is_some() || is_absolute(request.raw_path()) {
+        // An endpoint is no proxy: it is asked for a path (RFC 9112, section 3.2.1). And the authority, which an HTTP/2
+        // client always gives, would overwrite the host below.
+        let path = request.uri.path_and_query().map_or("/", PathAndQuery::as_str);
+        let path = path.to_owned();
+        request.set_raw_path(path.as_bytes())?;
     }
     request.insert_header(header::HOST, attempt.endpoint.host_header.clone())?;
     request.remove_header(&header::EXPECT);
@@ -114,6 +117,15 @@ pub fn to_upstream(request: &mut RequestHeader, settings: &Settings, ctx: &Conte
         request.insert_header(LOAD_FORMAT, HeaderValue::from_static("json"))?;
     }
     Ok(())
+}
+
+/// Whether a target has a host of its own, as clients write it that take the gateway for a proxy.
+fn is_absolute(target: &[u8]) -> bool {
+    let starts_with = |scheme: &[u8]| {
+        let start = target.get(..scheme.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+    };
+    starts_with(b"http://") || starts_with(b"https://")
 }
 
 /// Tells the endpoint of the client, as far as configured.

@@ -162,6 +162,27 @@ async fn paths_pass_byte_for_byte() {
 }
 
 #[tokio::test]
+async fn a_target_with_a_host_goes_on_as_a_path() {
+    let (upstream, gateway) = echo("", "").await;
+    for (target, path) in [
+        ("http://h.example/v1/chat%2F?x=1&y", "/v1/chat%2F?x=1&y"),
+        ("http://h.example//a", "//a"),
+        ("http://h.example?x=1", "/?x=1"),
+        ("http://h.example", "/"),
+    ] {
+        let mut client = gateway.client().await;
+        let head = format!("GET {target} HTTP/1.1\r\nhost: h.example\r\n\r\n");
+        client.send(head.as_bytes()).await;
+        assert_eq!(client.response().await.status, 200, "{target}");
+        upstream.see(|state| {
+            let request = state.requests.last().unwrap();
+            assert_eq!(request.path(), path);
+            assert_eq!(request.headers("host"), [upstream.address.to_string()]);
+        });
+    }
+}
+
+#[tokio::test]
 async fn hop_by_hop_headers_stay_on_their_hop() {
     let upstream = Upstream::start(|_, _| {
         let headers = "connection: x-own\r\nx-own: 1\r\nkeep-alive: timeout=5\r\nx-kept: 2\r\n";
