@@ -357,6 +357,17 @@ async fn an_output_is_as_long_as_the_bounds_say() {
 }
 
 #[tokio::test]
+async fn whole_floats_and_texts_pass_for_integers() {
+    let pod = Pod::start(tiny()).await;
+    for tokens in [json!(5), json!(5.0), json!("5")] {
+        let answer = pod
+            .post("/v1/completions", json!({"prompt": "x", "max_tokens": tokens}))
+            .await;
+        assert_eq!(answer["usage"]["completion_tokens"], 5, "{tokens}");
+    }
+}
+
+#[tokio::test]
 async fn bounds_that_contradict_each_other_are_refused() {
     let pod = Pod::start(tiny()).await;
     let chat = json!([{"role": "user", "content": "x"}]);
@@ -368,6 +379,29 @@ async fn bounds_that_contradict_each_other_are_refused() {
         (
             json!({"prompt": "x", "min_tokens": -1}),
             "min_tokens must be greater than or equal to 0, got -1.",
+        ),
+        (json!({"prompt": "x", "n": -1}), "n must be at least 1, got -1."),
+        (
+            json!({"prompt": "x", "max_tokens": 5.5}),
+            "1 validation error:\n  {'type': 'int_from_float', 'loc': 'body.max_tokens', 'msg': 'Input should be a valid \
+             integer, got a number with a fractional part', 'input': '5.5'}",
+        ),
+        (
+            json!({"prompt": "x", "n": 2, "temperature": 0}),
+            "n must be 1 when using greedy sampling, got 2.",
+        ),
+        (
+            json!({"prompt": "x", "n": 2_000_000_000}),
+            "n must be at most 16384, got 2000000000. To increase this limit, set the VLLM_MAX_N_SEQUENCES environment \
+             variable.",
+        ),
+        (
+            json!({"prompt": "x", "top_p": 1.5}),
+            "top_p must be in (0, 1], got 1.5. (parameter=top_p, value=1.5)",
+        ),
+        (
+            json!({"prompt": "x", "stop": ["."  , ""]}),
+            "stop cannot contain an empty string.",
         ),
         (
             json!({"prompt": "x", "logprobs": 21}),

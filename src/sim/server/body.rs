@@ -54,12 +54,44 @@ impl<'a> Body<'a> {
             .map(Some)
             .map_err(|_| wrong_type(name, raw, expected))
     }
+
+    /// An integer that is there and not null. Like pydantic it takes a whole float and the text of an integer for one.
+    ///
+    /// # Errors
+    /// A validation error when it is something else.
+    pub(super) fn integer(&self, name: &str) -> Result<Option<i64>, ApiError> {
+        let Some(raw) = self.raw(name) else {
+            return Ok(None);
+        };
+        let faulty = |expected| Err(wrong_type(name, raw, expected));
+        match serde_json::from_str(raw) {
+            Ok(serde_json::Value::Number(number)) => match (number.as_i64(), number.as_f64()) {
+                (Some(integer), _) => Ok(Some(integer)),
+                // Beyond the bounds of integers the nearest one is as wrong for every field as the number itself.
+                (None, Some(float)) if float.fract() == 0.0 => Ok(Some(float as i64)),
+                _ => faulty(WHOLE),
+            },
+            Ok(serde_json::Value::String(text)) => match text.trim().parse() {
+                Ok(integer) => Ok(Some(integer)),
+                Err(_) => faulty(INTEGER_TEXT),
+            },
+            _ => faulty(INTEGER),
+        }
+    }
 }
 
 /// Kind of value a field must have, as (pydantic's error type, its message).
 pub(super) type Expected = (&'static str, &'static str);
 pub(super) const STRING: Expected = ("string_type", "Input should be a valid string");
 pub(super) const INTEGER: Expected = ("int_type", "Input should be a valid integer");
+const INTEGER_TEXT: Expected = (
+    "int_parsing",
+    "Input should be a valid integer, unable to parse string as an integer",
+);
+const WHOLE: Expected = (
+    "int_from_float",
+    "Input should be a valid integer, got a number with a fractional part",
+);
 pub(super) const NUMBER: Expected = ("float_type", "Input should be a valid number");
 pub(super) const BOOLEAN: Expected = ("bool_type", "Input should be a valid boolean");
 pub(super) const LIST: Expected = ("list_type", "Input should be a valid list");

@@ -57,6 +57,10 @@ pub(super) struct GenerationRequest {
     pub(super) ignore_eos: bool,
 }
 
+/// Most choices per prompt (`VLLM_MAX_N_SEQUENCES`).
+const MAX_CHOICES: u32 = 16_384;
+/// Temperatures below this sample nothing: every choice would be the same.
+const GREEDY_BELOW: f64 = 1e-5;
 /// Most candidates that may be asked for (`--max-logprobs`).
 const MAX_LOGPROBS: i64 = 20;
 
@@ -88,11 +92,11 @@ impl GenerationRequest {
             model: model.map_or_else(|| options.model().to_owned(), Cow::into_owned),
             lora,
             prompts,
-            n: body.get("n", INTEGER)?.unwrap_or(1),
+            n: choices(body)?,
             max_tokens,
             temperature: body.get("temperature", NUMBER)?.unwrap_or(1.0),
             top_p: body.get("top_p", NUMBER)?.unwrap_or(1.0),
-            seed: body.get::<i64>("seed", INTEGER)?.unwrap_or(0) as u64,
+            seed: body.integer("seed")?.unwrap_or(0) as u64,
             stop: stop_strings(body)?,
             cache_salt: body.get("cache_salt", STRING)?,
             stream,
@@ -108,13 +112,22 @@ impl GenerationRequest {
     }
 
     fn check_sampling(self) -> Result<Self, ApiError> {
-        if self.n == 0 {
-            return Err(ApiError::bad_request("n must be at least 1, got 0."));
-        }
+        let refuse = |message: String| Err(ApiError::bad_request(message));
         if self.temperature < 0.0 {
             let value = format!("{:?}", self.temperature);
             let message = format!("temperature must be non-negative, got {value}.");
             return Err(ApiError::parameter(&message, "temperature", Some(&value)));
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            let value = format!("{:?}", self.top_p);
+            let message = format!("top_p must be in (0, 1], got {value}.");
+            return Err(ApiError::parameter(&message, "top_p", Some(&value)));
+        }
+        if self.stop.iter().any(String::is_empty) {
+            return refuse("stop cannot contain an empty string.".to_owned());
+        }
+        if self.temperature < GREEDY_BELOW && self.n > 1 {
+            return refuse(format!("n must be 1 when using greedy sampling, got {}.", self.n));
         }
         Ok(self)
     }
@@ -179,7 +192,7 @@ fn max_tokens(api: Api, body: &Body, options: &SimOptions) -> Result<Option<u32>
     };
     let mut given = None;
     for name in names {
-        given = given.or(body.get::<i64>(name, INTEGER)?);
+        given = given.or(body.integer(name)?);
     }
     let limit = options.max_model_len;
     match given {
@@ -209,8 +222,20 @@ fn max_tokens(api: Api, body: &Body, options: &SimOptions) -> Result<Option<u32>
     }
 }
 
+/// `n`, choices per prompt.
+fn choices(body: &Body) -> Result<u32, ApiError> {
+    match body.integer("n")?.unwrap_or(1) {
+        n if n < 1 => Err(ApiError::bad_request(format!("n must be at least 1, got {n}."))),
+        n if n > i64::from(MAX_CHOICES) => Err(ApiError::bad_request(format!(
+            "n must be at most {MAX_CHOICES}, got {n}. To increase this limit, set the VLLM_MAX_N_SEQUENCES environment \
+             variable."
+        ))),
+        n => Ok(n as u32),
+    }
+}
+
 fn min_tokens(body: &Body, max_tokens: Option<u32>) -> Result<u32, ApiError> {
-    let given = body.get::<i64>("min_tokens", INTEGER)?.unwrap_or(0);
+    let given = body.integer("min_tokens")?.unwrap_or(0);
     if given < 0 {
         return Err(ApiError::bad_request(format!(
             "min_tokens must be greater than or equal to 0, got {given}."
@@ -227,10 +252,10 @@ fn min_tokens(body: &Body, max_tokens: Option<u32>) -> Result<u32, ApiError> {
 /// `logprobs` is a number in completions, and a switch beside `top_logprobs` in chats.
 fn logprobs(api: Api, body: &Body) -> Result<Option<u32>, ApiError> {
     let (name, asked) = match api {
-        Api::Completions => ("logprobs", body.get::<i64>("logprobs", INTEGER)?),
+        Api::Completions => ("logprobs", body.integer("logprobs")?),
         Api::Chat => {
             let on = body.get("logprobs", BOOLEAN)?.unwrap_or(false);
-            let top = body.get::<i64>("top_logprobs", INTEGER)?;
+            let top = body.integer("top_logprobs")?;
             if !on && top.is_some_and(|top| top > 0) {
                 let message = "when using `top_logprobs`, `logprobs` must be set to true.";
                 return Err(ApiError::parameter(message, "top_logprobs", None));
