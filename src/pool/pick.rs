@@ -334,11 +334,9 @@ impl Pool {
     fn matches(&self, snapshot: &Snapshot, prompt: &Prompt) -> SmallVec<[Match; 16]> {
         let mut matches: SmallVec<[Match; 16]> =
             SmallVec::from_elem(Match::default(), snapshot.entries.len());
-        let highest = snapshot.entries.iter().map(|entry| entry.endpoint.id.0).max();
-        let ids = highest.map_or(0, |id| usize::from(id) + 1);
         MATCHED.with_borrow_mut(|matched| {
             // Few ids are matched faster than all that there may be.
-            let matched = &mut matched[..ids];
+            let matched = &mut matched[..snapshot.ids()];
             match &prompt.keys {
                 None => {}
                 Some(Keys::Chunks(keys)) => {

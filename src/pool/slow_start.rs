@@ -15,7 +15,7 @@ pub struct SlowStart {
 impl SlowStart {
     /// Looks at the pool as it is now.
     pub fn of(snapshot: &Snapshot, now: Mono, period: Duration) -> Self {
-        let joining = |entry: &Entry| share(entry, now, period) < 1.0;
+        let joining = |entry: &Entry| entry.ready_since.is_some_and(|since| now.since(since) < period);
         let mut settled_inflight = None;
         if snapshot.ready().any(joining) {
             let settled = snapshot.ready().filter(|entry| !joining(entry));

@@ -108,9 +108,30 @@ impl Entry {
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     pub entries: Box<[Entry]>,
+    /// Where the endpoint of each id stands in `entries`.
+    places: Box<[Option<u16>]>,
 }
 
 impl Snapshot {
+    /// A snapshot of these endpoints, whose ids differ.
+    pub fn new(entries: Box<[Entry]>) -> Self {
+        let id = |entry: &Entry| usize::from(entry.endpoint.id.0);
+        let ids = entries.iter().map(id).max().map_or(0, |highest| highest + 1);
+        let mut places = vec![None; ids];
+        for (place, entry) in (0..).zip(&entries) {
+            places[id(entry)] = Some(place);
+        }
+        Self {
+            entries,
+            places: places.into(),
+        }
+    }
+
+    /// One more than the highest id.
+    pub fn ids(&self) -> usize {
+        self.places.len()
+    }
+
     /// The entry of the endpoint named `name`.
     pub fn by_name(&self, name: &str) -> Option<&Entry> {
         self.entries.iter().find(|entry| &*entry.endpoint.name == name)
@@ -118,7 +139,8 @@ impl Snapshot {
 
     /// The entry of the endpoint with this id in the prefix index.
     pub fn by_id(&self, id: EndpointId) -> Option<&Entry> {
-        self.entries.iter().find(|entry| entry.endpoint.id == id)
+        let place = self.places.get(usize::from(id.0)).copied().flatten()?;
+        self.entries.get(usize::from(place))
     }
 
     /// Endpoints that take requests.
@@ -131,13 +153,12 @@ impl Snapshot {
 mod tests {
     use super::*;
     use crate::datalayer::vllm::LoraRequests;
+    use crate::pool::Identity;
     use crate::pool::load::Reservation;
     use crate::pool::status::{self, Status};
-    use crate::pool::{Identity, endpoint};
     use crate::telemetry::Metrics;
 
-    /// An endpoint that was sampled twice, with so many requests sent before, between and after the samples.
-    fn entry_after(scrape: EngineMetrics, sent: [usize; 3]) -> (Entry, Vec<Reservation>) {
+    fn endpoint(id: u16) -> Arc<Endpoint> {
         let metrics = Metrics::new().unwrap();
         let url = "http://127.0.0.1:1".parse().unwrap();
         let of = Identity {
@@ -148,11 +169,12 @@ mod tests {
             labels: Default::default(),
             events: Vec::new(),
         };
-        let endpoint = Arc::new(endpoint::Endpoint::new(
-            of,
-            EndpointId(0),
-            metrics.endpoint("p", "e"),
-        ));
+        Arc::new(Endpoint::new(of, EndpointId(id), metrics.endpoint("p", "e")))
+    }
+
+    /// An endpoint that was sampled twice, with so many requests sent before, between and after the samples.
+    fn entry_after(scrape: EngineMetrics, sent: [usize; 3]) -> (Entry, Vec<Reservation>) {
+        let endpoint = endpoint(0);
         let mut status = Status::new(endpoint.clone());
         let mut reservations = Vec::new();
         for (round, count) in sent.into_iter().enumerate() {
@@ -166,6 +188,19 @@ mod tests {
 
     fn waiting(entry: &Entry) -> Option<f64> {
         entry.gauges(Mono::ZERO, Duration::from_secs(1)).waiting
+    }
+
+    #[test]
+    fn entries_are_found_by_id() {
+        let statuses = [7, 2].map(|id| Status::new(endpoint(id)));
+        let snapshot = status::snapshot(&statuses);
+        assert_eq!(snapshot.ids(), 8);
+        for id in 0..10 {
+            let found = snapshot.by_id(EndpointId(id)).map(|entry| entry.endpoint.id.0);
+            assert_eq!(found, [2, 7].contains(&id).then_some(id));
+        }
+        assert_eq!(Snapshot::default().ids(), 0);
+        assert!(Snapshot::default().by_id(EndpointId(0)).is_none());
     }
 
     #[test]

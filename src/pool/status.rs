@@ -190,7 +190,5 @@ impl Status {
 
 /// All statuses as one value.
 pub fn snapshot(statuses: &[Status]) -> Snapshot {
-    Snapshot {
-        entries: statuses.iter().map(Status::entry).collect(),
-    }
+    Snapshot::new(statuses.iter().map(Status::entry).collect())
 }

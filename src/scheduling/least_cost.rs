@@ -28,7 +28,7 @@ use crate::prefix::EndpointId;
 use crate::time::Mono;
 use crowding::Crowding;
 use model::{Constants, FleetModel};
-use smallvec::{SmallVec, smallvec};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// The preset's name.
@@ -99,7 +99,15 @@ impl Cost {
 
     /// In the order of [`TERMS`].
     fn terms(&self) -> SmallVec<[f64; 6]> {
-        smallvec![self.wait, self.prefill, self.drag, self.crowding, self.overflow]
+        let terms = [
+            self.wait,
+            self.prefill,
+            self.drag,
+            self.crowding,
+            self.overflow,
+            0.0,
+        ];
+        SmallVec::from_buf_and_len(terms, TERMS.len())
     }
 
     /// The part that passes before the first byte.
@@ -112,6 +120,8 @@ impl Cost {
 struct Conditions {
     prompt_tokens: f64,
     output_tokens: f64,
+    /// One part of [`LeastCostParameters::step_tokens`]: dividing once saves each candidate from waiting for it.
+    steps_per_token: f64,
     /// Stands in for an unknown capacity: the mean of the known ones.
     capacity: Option<f64>,
     /// rho / (1 - rho).
@@ -135,6 +145,7 @@ impl LeastCost {
         let conditions = Conditions {
             prompt_tokens: f64::from(field.req.prompt_tokens),
             output_tokens: field.output_tokens,
+            steps_per_token: self.parameters.step_tokens.recip(),
             capacity: mean_capacity(field.kept()),
             behind: self.crowding.behind(now),
             full: self.crowding.full(field.kept().iter().copied()),
@@ -152,6 +163,7 @@ impl LeastCost {
         let conditions = Conditions {
             prompt_tokens: f64::from(req.prompt_tokens),
             output_tokens: 0.0,
+            steps_per_token: self.parameters.step_tokens.recip(),
             capacity: None,
             behind: 0.0,
             full: 0.0,
@@ -169,36 +181,34 @@ impl LeastCost {
         let pending = view.pending_prefill_tokens as f64;
         let active = view.active_tokens as f64;
         let step_s = constants.step_s + constants.decode_step_s(active, f64::from(view.inflight));
-        let steps = 1.0 + (pending + missing) / p.step_tokens;
+        let steps = 1.0 + (pending + missing) * on.steps_per_token;
         let prefill = constants.prefill_s(on.prompt_tokens, cached);
         // An unknown capacity is neutral: the mean of the known ones, and no capacity term when none is known.
         let capacity = view
             .capacity_tokens
             .filter(|tokens| *tokens > 0)
             .map(|tokens| tokens as f64);
-        let share = |tokens: f64| capacity.or(on.capacity).map_or(0.0, |capacity| tokens / capacity);
-        let held = (active + on.prompt_tokens + on.output_tokens) * on.held_share;
-        let occupied = share(missing) * on.output_tokens * step_s;
+        let share_per_token = capacity.or(on.capacity).map_or(0.0, f64::recip);
+        let held_tokens = (active + on.prompt_tokens + on.output_tokens) * on.held_share;
+        let occupied = missing * share_per_token * on.output_tokens * step_s;
         Cost {
             wait: constants.prefill_s_per_token * pending,
             prefill,
             drag: steps * step_s,
             crowding: p.delay_weight * on.behind * prefill + p.occupancy_weight * on.full * occupied,
-            overflow: p.overflow_s * (share(held) - p.overflow_from).max(0.0),
+            overflow: p.overflow_s * (held_tokens * share_per_token - p.overflow_from).max(0.0),
         }
     }
 }
 
 /// Mean KV capacity of the candidates whose capacity is known, in tokens.
 fn mean_capacity(views: &[&EndpointView]) -> Option<f64> {
-    let known = || {
-        views
-            .iter()
-            .filter_map(|view| view.capacity_tokens)
-            .filter(|tokens| *tokens > 0)
-    };
-    let count = known().count();
-    (count > 0).then(|| known().map(|tokens| tokens as f64).sum::<f64>() / count as f64)
+    let capacities = views.iter().filter_map(|view| view.capacity_tokens);
+    let known = capacities.filter(|tokens| *tokens > 0);
+    let (count, sum) = known.fold((0_u32, 0.0), |(count, sum), tokens| {
+        (count + 1, sum + tokens as f64)
+    });
+    (count > 0).then(|| sum / f64::from(count))
 }
 
 /// What was true when a request was sent, kept until its first byte teaches the model.

@@ -12,6 +12,7 @@ use super::{AtDispatch, StreamRate};
 use crate::prefix::EndpointId;
 use crate::time::Mono;
 use fit::{Bounds, Fit, Sample};
+use std::time::Duration;
 
 /// Seconds that a model server spends, by cause.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -112,10 +113,10 @@ const PACE_MIN_STEPS: f64 = 1.0 / 64.0;
 /// be all that is known.
 const PACE_MAX_FACTOR: f64 = 4.0;
 
-/// An endpoint that taught nothing for this long starts to be judged as the fleet again, in seconds,
-const FADE_FROM_S: f64 = 30.0;
-/// and is judged wholly so after this long: what was slow once must get the chance to show otherwise.
-const FADE_OVER_S: f64 = 60.0;
+/// An endpoint that taught nothing for this long starts to be judged as the fleet again,
+const FADE_FROM: Duration = Duration::from_secs(30);
+/// and is judged wholly so after this much longer: what was slow once must get the chance to show otherwise.
+const FADE_OVER: Duration = Duration::from_secs(60);
 
 /// The constants of all endpoints.
 #[derive(Clone, Debug)]
@@ -126,7 +127,8 @@ pub struct FleetModel {
     first_byte: Fit,
     stream: Fit,
     pace: Pace,
-    endpoints: Vec<Option<Box<Endpoint>>>,
+    /// By id, side by side: a decision asks for all of them, one after the other.
+    endpoints: Vec<Option<Endpoint>>,
 }
 
 /// How fast pending tokens pass when there are many.
@@ -164,6 +166,16 @@ struct Endpoint {
     taught: Mono,
 }
 
+impl Endpoint {
+    /// How much its own observations still count, from 1 down to 0.
+    fn weight(&self, now: Mono) -> f64 {
+        match now.since(self.taught).checked_sub(FADE_FROM) {
+            None => 1.0,
+            Some(faded) => 1.0 - faded.div_duration_f64(FADE_OVER).min(1.0),
+        }
+    }
+}
+
 impl FleetModel {
     /// `step_tokens`: tokens that an engine computes per step.
     pub fn new(start: Constants, step_tokens: f64, learn: bool) -> Self {
@@ -186,8 +198,7 @@ impl FleetModel {
         if let Some(assumed) = own.assumed {
             return assumed;
         }
-        let idle_s = now.since(own.taught).as_secs_f64();
-        let keep = 1.0 - ((idle_s - FADE_FROM_S) / FADE_OVER_S).clamp(0.0, 1.0);
+        let keep = own.weight(now);
         let c = &self.constants;
         let prefill = own.first_byte.factor([c.prefill_s_per_token, c.step_s]);
         let decode = own.stream.factor([c.context_s_per_token, c.step_s]);
@@ -295,12 +306,12 @@ impl FleetModel {
         }
         self.endpoints[index].get_or_insert_with(|| {
             let fit = Fit::new(ENDPOINT_MEMORY);
-            Box::new(Endpoint {
+            Endpoint {
                 assumed: None,
                 first_byte: fit.clone(),
                 stream: fit,
                 taught: now,
-            })
+            }
         })
     }
 }

@@ -45,6 +45,8 @@ pub struct Fit {
     count: f64,
     /// Typical relative error.
     noise: f64,
+    /// Standard error of what the observations say together. Kept, as it is asked for far more often than it changes.
+    standard_error: f64,
 }
 
 impl Fit {
@@ -56,6 +58,7 @@ impl Fit {
             xy: [0.0; 2],
             count: 0.0,
             noise: 1.0,
+            standard_error: 1.0,
         }
     }
 
@@ -70,6 +73,7 @@ impl Fit {
         let influence = (HUBER * self.noise / error.max(f64::MIN_POSITIVE)).min(1.0);
         let weight = influence / (yardstick * yardstick);
         self.count = self.count * self.memory + influence;
+        self.standard_error = self.noise / self.count.max(1.0).sqrt();
         let [x0, x1] = sample.x;
         for (sum, term) in self.xx.iter_mut().zip([x0 * x0, x0 * x1, x1 * x1]) {
             *sum = *sum * self.memory + weight * term;
@@ -88,6 +92,9 @@ impl Fit {
     /// The one factor on `believed` that explains the observations best, drawn towards 1,
     /// and no further from 1 than they prove: a difference within the standard error is none.
     pub fn factor(&self, believed: [f64; 2]) -> f64 {
+        if self.count == 0.0 {
+            return 1.0;
+        }
         let [b0, b1] = believed;
         let predicted2 = self.xx[0] * b0 * b0 + 2.0 * self.xx[1] * b0 * b1 + self.xx[2] * b1 * b1;
         let observed = self.xy[0] * b0 + self.xy[1] * b1;
@@ -95,11 +102,10 @@ impl Fit {
         if !(factor.is_finite() && factor > 0.0) {
             return 1.0;
         }
-        let error = self.noise / self.count.max(1.0).sqrt();
         let proven = if factor > 1.0 {
-            (factor - error).max(1.0)
+            (factor - self.standard_error).max(1.0)
         } else {
-            (factor + error).min(1.0)
+            (factor + self.standard_error).min(1.0)
         };
         proven.clamp(FACTOR.low, FACTOR.high)
     }

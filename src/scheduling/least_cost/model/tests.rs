@@ -135,7 +135,7 @@ fn a_verdict_fades_when_nothing_confirms_it() {
         "{}",
         bench.prefill(1) / bench.prefill(0)
     );
-    bench.now_s += FADE_FROM_S + FADE_OVER_S;
+    bench.now_s += (FADE_FROM + FADE_OVER).as_secs_f64();
     assert_eq!(bench.prefill(1), bench.prefill(9));
 }
 
