@@ -1,4 +1,4 @@
-use super::{minify, normalise, to_bytes};
+use super::{LONG_STRING, minify, normalise, to_bytes};
 
 fn normal(inside: &str) -> Vec<u8> {
     let mut out = vec![];
@@ -75,6 +75,23 @@ fn runs_of_every_length_keep_their_bytes() {
             canonical.trim_matches('"').as_bytes(),
             "{run}"
         );
+    }
+}
+
+#[test]
+fn a_lone_odd_escape_is_found_wherever_it_stands() {
+    for at in 0..LONG_STRING + 40 {
+        for (odd, plain) in [(r"\u0041", "A"), (r"\/", "/")] {
+            let before = r"\n".to_owned() + &"x".repeat(at);
+            let after = "y".repeat(LONG_STRING - at.min(LONG_STRING)) + r"\t";
+            let canonical = [&before, plain, &after].concat();
+            assert_eq!(
+                normal(&[&before, odd, &after].concat()),
+                canonical.as_bytes(),
+                "{odd} at {at}"
+            );
+            assert_eq!(normal(&canonical), canonical.as_bytes());
+        }
     }
 }
 
