@@ -17,6 +17,7 @@ mod finish;
 mod framing;
 mod headers;
 pub mod inspect;
+mod join;
 mod models;
 pub mod queue;
 mod upstream;

@@ -7,6 +7,7 @@
 //! the client's connection alive.
 
 use super::cork::Corks;
+use super::join::joined;
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::Stream;
@@ -305,6 +306,11 @@ impl CustomSession for BufferedSession {
         if let Some(corks) = self.corks.as_ref().filter(|_| tasks.len() >= FULL_BATCH) {
             corks.cork_client();
         }
+        let tasks = if self.real().is_http2() {
+            joined(tasks)
+        } else {
+            tasks
+        };
         let done = self.real_mut().response_duplex_vec(tasks).await;
         // Not before: nobody asks meanwhile, and the wait for a slow client is not the endpoint's.
         self.exchange.heard();

@@ -219,3 +219,31 @@ async fn what_came_before_a_burst_broke_off_is_passed_on() {
         gateway.at_rest().await;
     }
 }
+
+#[tokio::test]
+async fn a_burst_is_few_frames_over_http2() {
+    const EVENTS: usize = 200;
+    let upstream = Upstream::start(|_, _| {
+        let head = Script::chunked("text/event-stream");
+        let events = (0..EVENTS).fold(head, |script, n| script.event(&n.to_string()));
+        let burst = events.0.into_iter().filter_map(|step| match step {
+            Step::Write(bytes) => Some(bytes),
+            _ => None,
+        });
+        Script::default()
+            .write(burst.collect::<Vec<_>>().concat())
+            .last_chunk()
+    })
+    .await;
+    let gateway = Setup::of([upstream.address]).start().await;
+    let mut client = H2c::connect(gateway.data).await;
+    let frames = client
+        .post_for_frames(CHAT, chat("x", true).into())
+        .await
+        .unwrap();
+    let all: String = (0..EVENTS).map(|n| format!("data: {n}\n\n")).collect();
+    assert_eq!(String::from_utf8(frames.concat()).unwrap(), all);
+    // Pingora has up to four at a time ready.
+    assert!(frames.len() < EVENTS / 2, "{} frames", frames.len());
+    gateway.at_rest().await;
+}

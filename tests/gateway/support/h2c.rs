@@ -62,6 +62,21 @@ impl H2c {
             .expect("an answer in time")
     }
 
+    /// Posts a body; the response's body, a piece per frame.
+    pub async fn post_for_frames(&mut self, path: &str, body: Bytes) -> Result<Vec<Bytes>, h2::Error> {
+        let request = http::Request::post(format!("http://{}{path}", self.authority));
+        let request = request.version(http::Version::HTTP_2).body(());
+        let exchange = async {
+            let mut ready = self.send.clone().ready().await?;
+            let (response, mut stream) = ready.send_request(request.expect("a valid request"), false)?;
+            send(&mut stream, body, None).await?;
+            frames(response.await?.body_mut()).await
+        };
+        tokio::time::timeout(DEADLINE, exchange)
+            .await
+            .expect("an answer in time")
+    }
+
     /// Posts a body whose stream ends with a trailer.
     pub async fn post_with_trailer(&mut self, path: &str, body: Bytes) -> Result<Response, h2::Error> {
         let request = http::Request::post(format!("http://{}{path}", self.authority));
@@ -105,16 +120,20 @@ async fn read(response: http::Response<h2::RecvStream>) -> Result<Response, h2::
     for (name, value) in &head.headers {
         text += &format!("{name}: {}\r\n", value.to_str().unwrap_or_default());
     }
-    let mut body = Vec::new();
-    while let Some(data) = stream.data().await {
-        let data = data?;
-        let _ = stream.flow_control().release_capacity(data.len());
-        body.extend_from_slice(&data);
-    }
     Ok(Response {
         status: head.status.as_u16(),
         head: text,
-        body,
+        body: frames(&mut stream).await?.concat(),
         complete: true,
     })
+}
+
+async fn frames(stream: &mut h2::RecvStream) -> Result<Vec<Bytes>, h2::Error> {
+    let mut frames = Vec::new();
+    while let Some(data) = stream.data().await {
+        let data = data?;
+        let _ = stream.flow_control().release_capacity(data.len());
+        frames.push(data);
+    }
+    Ok(frames)
 }
