@@ -16,6 +16,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
 
+#[path = "gateway/support/prompts.rs"]
+mod prompts;
+
+use prompts::shared_prefixes;
+
 const BLOCK_SIZE: u32 = 16;
 /// Few, so that most requests evict something.
 const NUM_BLOCKS: u32 = 60;
@@ -104,19 +109,6 @@ impl Engine {
     }
 }
 
-/// Prompts that share prefixes of all lengths: a few long texts, cut anywhere, with tails of their own.
-fn prompt(rng: &mut StdRng) -> Vec<u32> {
-    let text = rng.random_range(0..6_u32);
-    let shared = rng.random_range(0..300_u32);
-    let own = rng.random_range(1..60_u32);
-    let salt = rng.random_range(0..8_u32);
-    let own = (0..own).map(|at| 1000 + 100 * salt + at % 7);
-    (0..shared)
-        .map(|at| 10 + text * 37 + at % 31)
-        .chain(own)
-        .collect()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn predictions_are_what_the_engine_reports() {
     for format in [EventFormat::Map, EventFormat::Array] {
@@ -124,7 +116,7 @@ async fn predictions_are_what_the_engine_reports() {
         let mut rng = StdRng::seed_from_u64(20_261_129);
         let (mut hits, mut removed) = (0, 0);
         for _ in 0..250 {
-            let prompt = prompt(&mut rng);
+            let prompt = shared_prefixes(&mut rng);
             let lora = if rng.random_range(0..4) == 0 {
                 Lora::Name("adapter")
             } else {

@@ -37,13 +37,6 @@ pub fn between(before: &EngineMetrics, after: &EngineMetrics) -> Option<Restart>
         })
 }
 
-/// How far a counter got between two scrapes: never negative, and `None` across a restart (the part before
-/// it is lost) or when it is unknown on either side.
-pub fn increase(before: Option<f64>, after: Option<f64>) -> Option<f64> {
-    let (before, after) = before.zip(after)?;
-    (after >= before).then_some(after - before)
-}
-
 fn counters(metrics: &EngineMetrics) -> [(&'static str, Option<f64>); 5] {
     [
         ("prefix_cache_queries", metrics.prefix_cache_queries_tokens),
@@ -88,12 +81,5 @@ mod tests {
         assert!(matches!(later, Some(Restart::StartTime { .. })));
         // Another server took over the address, one that has been up for longer.
         assert!(between(&before, &scrape(Some(1.6e9), Some(99.0))).is_some());
-    }
-
-    #[test]
-    fn rates_never_go_negative() {
-        assert_eq!(increase(Some(3.0), Some(5.0)), Some(2.0));
-        assert_eq!(increase(Some(5.0), Some(3.0)), None);
-        assert_eq!(increase(None, Some(3.0)), None);
     }
 }

@@ -1,5 +1,6 @@
 //! Exact ownership: what the gateway predicts is what the engines then report as cached.
 
+use crate::support::prompts::shared_prefixes;
 use crate::support::{Client, Gateway, Setup, eventually};
 use homing::sim::engine::{BlockContent, EngineEvent, EngineSpec, FleetPreset};
 use homing::sim::kv_publisher::{KvPublisher, KvPublisherOptions};
@@ -139,23 +140,10 @@ async fn ask_for(gateway: &Gateway, path: &str, body: &Value) -> (u64, u64, Valu
     (predicted, reported.unwrap(), answer)
 }
 
-/// Prompts that share prefixes of all lengths: a few long texts, cut anywhere, with tails of their own.
-fn ids(rng: &mut StdRng) -> Vec<u32> {
-    let text = rng.random_range(0..6_u32);
-    let shared = rng.random_range(0..300_u32);
-    let own = rng.random_range(1..60_u32);
-    let salt = rng.random_range(0..8_u32);
-    let own = (0..own).map(|at| 1000 + 100 * salt + at % 7);
-    (0..shared)
-        .map(|at| 10 + text * 37 + at % 31)
-        .chain(own)
-        .collect()
-}
-
 fn completion(rng: &mut StdRng) -> Value {
     let mut body = json!({
         "model": if rng.random_range(0..4) == 0 { "adapter" } else { "sim" },
-        "prompt": ids(rng),
+        "prompt": shared_prefixes(rng),
         "max_tokens": rng.random_range(1..40),
     });
     if rng.random_range(0..4) == 0 {

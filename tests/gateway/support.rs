@@ -10,6 +10,7 @@ pub mod dns;
 pub mod gateway;
 pub mod h2c;
 pub mod metrics;
+pub mod prompts;
 pub mod script;
 pub mod upstream;
 

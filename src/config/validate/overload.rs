@@ -76,7 +76,7 @@ impl Check<'_> {
             let fault = Diagnostic::error(format!("`fraction` is {}", of.fraction));
             self.report(
                 &format!("{path}.fraction"),
-                fault.expected("a number above 0 and at most 1, such as 0.8"),
+                fault.expected("a number above 0 and at most 1, such as 0.9"),
             );
         }
         if !(0.0..=1.0).contains(&of.regret) {
