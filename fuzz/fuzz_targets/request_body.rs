@@ -46,7 +46,7 @@ fuzz_target!(|data: &[u8]| {
     let (chains, fed) = feed(kind, &peek);
     assert_eq!(chains.0.iter().map(Vec::len).sum::<usize>() as u64, fed.bytes);
     assert!(chains.0.len() <= fed.prompts as usize);
-    let _ = (peek.model(), peek.cache_salt(), peek.max_output_tokens(), peek.session(), peek.include_usage());
+    let _ = (peek.model(), peek.cache_salt(), peek.max_output_tokens(), peek.session());
 
     // Whitespace around the body is no content.
     let spaced = [b" \n", body, b"\t "].concat();

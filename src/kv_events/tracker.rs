@@ -5,7 +5,7 @@
 //! another process. Which of the two it is decides how much is forgotten.
 
 use super::codec::{self, Batch};
-use super::ownership::{BlockSink, Counts, Limits, Ownership};
+use super::ownership::{BlockSink, Limits, Ownership};
 
 /// What the caller has to do after a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,11 +64,6 @@ impl Tracker {
 
     pub fn counts(&self) -> StreamCounts {
         self.counts
-    }
-
-    /// What became of the events in the messages.
-    pub fn event_counts(&self) -> Counts {
-        self.ownership.counts()
     }
 
     /// The sequence number of the newest message that was applied.

@@ -1,6 +1,6 @@
 //! One pass over a request body: which top-level values it has, and where.
 
-use super::json::{Cursor, Members, NotJson, Shape, shape, string_inside};
+use super::json::{Cursor, NotJson, Shape, shape, string_inside};
 use super::text::{to_bytes, to_text, word_text};
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -42,7 +42,6 @@ fields! {
     Prompt = "prompt",
     Input = "input",
     Stream = "stream",
-    StreamOptions = "stream_options",
     MaxTokens = "max_tokens",
     MaxCompletionTokens = "max_completion_tokens",
     MaxOutputTokens = "max_output_tokens",
@@ -53,10 +52,8 @@ fields! {
     N = "n",
     BestOf = "best_of",
     Echo = "echo",
-    Priority = "priority",
     SessionId = "session_id",
     PromptCacheKey = "prompt_cache_key",
-    User = "user",
     ChatTemplate = "chat_template",
     ChatTemplateKwargs = "chat_template_kwargs",
     Documents = "documents",
@@ -153,15 +150,6 @@ impl<'a> Peek<'a> {
         self.value(Field::Stream) == b"true"
     }
 
-    /// Whether the stream is to end with token counts.
-    pub fn include_usage(&self) -> bool {
-        let options = Members::of(self.value(Field::StreamOptions));
-        options
-            .filter(|&(key, _)| key == b"include_usage")
-            .last()
-            .is_some_and(|(_, value)| value == b"true")
-    }
-
     /// The client's bound on the completion in tokens, whichever of its names it has.
     pub fn max_output_tokens(&self) -> Option<u32> {
         [
@@ -173,14 +161,10 @@ impl<'a> Peek<'a> {
         .find_map(|field| self.count(field))
     }
 
-    /// How many completions are asked for per prompt, at least 1.
-    pub fn n(&self) -> u32 {
-        self.count(Field::N).unwrap_or(1).max(1)
-    }
-
-    /// How many completions the engine makes per prompt to choose from, at least [`Self::n`].
+    /// How many completions the engine makes per prompt: `best_of` to choose from, or `n`; at least 1.
     pub fn best_of(&self) -> u32 {
-        self.count(Field::BestOf).unwrap_or(1).max(self.n())
+        let counts = [Field::N, Field::BestOf].map(|field| self.count(field).unwrap_or(1));
+        counts.into_iter().fold(1, u32::max)
     }
 
     /// Whether a completion is to begin with its prompt.
@@ -188,20 +172,10 @@ impl<'a> Peek<'a> {
         self.value(Field::Echo) == b"true"
     }
 
-    /// The request's priority in the engine's queue: lower goes first, 0 when none is given.
-    pub fn priority(&self) -> i64 {
-        self.number(Field::Priority).map_or(0, |priority| priority as i64)
-    }
-
     /// What the client says its requests of one conversation have in common: `session_id`, else `prompt_cache_key`.
     pub fn session(&self) -> Option<Cow<'a, str>> {
         self.text(Field::SessionId)
             .or_else(|| self.text(Field::PromptCacheKey))
-    }
-
-    /// The end user whom the client names.
-    pub fn user(&self) -> Option<Cow<'a, str>> {
-        self.text(Field::User)
     }
 
     fn text(&self, field: Field) -> Option<Cow<'a, str>> {

@@ -450,28 +450,21 @@ fn paths_without_a_prompt_feed_nothing() {
 
 #[test]
 fn reads_the_fields_that_scheduling_needs() {
-    let body = br#"{"mod\u0065l":"org\/m","stream":true,"stream_options":{"include_usage":true},"max_tokens":5,
-        "max_completion_tokens":null,"n":2,"best_of":1,"priority":-3,"cache_salt":"s\n","session_id":"c1","user":"u",
-        "max_tokens":16}"#;
+    let body = br#"{"mod\u0065l":"org\/m","stream":true,"max_tokens":5,"max_completion_tokens":null,"n":2,"best_of":1,
+        "cache_salt":"s\n","session_id":"c1","max_tokens":16}"#;
     let peek = Peek::parse(body).unwrap();
     assert_eq!(peek.model(), "org/m");
     assert_eq!(peek.cache_salt().as_deref(), Some(&b"s\n"[..]));
-    assert!(peek.stream() && peek.include_usage());
+    assert!(peek.stream());
     assert_eq!(peek.max_output_tokens(), Some(16));
-    assert_eq!((peek.n(), peek.best_of(), peek.priority()), (2, 2, -3));
-    assert_eq!(
-        (peek.session().as_deref(), peek.user().as_deref()),
-        (Some("c1"), Some("u"))
-    );
+    assert_eq!(peek.best_of(), 2, "at least `n`");
+    assert_eq!(peek.session().as_deref(), Some("c1"));
 
     let peek =
         Peek::parse(br#"{"model":null,"max_tokens":-1,"n":0,"max_output_tokens":1e12,"stream":"yes"}"#)
             .unwrap();
     assert_eq!(peek.model(), "");
     assert_eq!(peek.cache_salt(), None);
-    assert!(!peek.stream() && !peek.include_usage());
-    assert_eq!(
-        (peek.max_output_tokens(), peek.n(), peek.best_of()),
-        (Some(u32::MAX), 1, 1)
-    );
+    assert!(!peek.stream());
+    assert_eq!((peek.max_output_tokens(), peek.best_of()), (Some(u32::MAX), 1));
 }

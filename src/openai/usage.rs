@@ -32,16 +32,12 @@ pub struct ResponseFacts {
     pub prompt_tokens: Option<u64>,
     /// Tokens generated, over all choices.
     pub completion_tokens: Option<u64>,
-    /// Their sum, as the engine states it.
-    pub total_tokens: Option<u64>,
     /// Prompt tokens that the engine took from its prefix cache.
     pub cached_tokens: Option<u64>,
     /// How the last choice ended; [`FinishReason::Abort`] when any was aborted.
     pub finish: Option<FinishReason>,
     /// The body is, or its stream holds, an error.
     pub error: bool,
-    /// The stream's `[DONE]` was seen.
-    pub done: bool,
 }
 
 /// Reads [`ResponseFacts`] off a response body as it passes.

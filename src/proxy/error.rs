@@ -109,7 +109,14 @@ impl Reason {
     /// The OpenAI-shaped body; `detail` replaces the table's message where more is known.
     pub fn body(self, detail: Option<&str>) -> Vec<u8> {
         let row = self.row();
-        ErrorBody::new(row.status, detail.unwrap_or(row.message)).to_bytes()
+        let error = ErrorBody::new(row.status, detail.unwrap_or(row.message));
+        // As vLLM says it.
+        let error = if self == Self::NotFound {
+            error.param("model")
+        } else {
+            error
+        };
+        error.to_bytes()
     }
 }
 
@@ -133,7 +140,8 @@ mod tests {
         let body: serde_json::Value =
             serde_json::from_slice(&Reason::NotFound.body(Some("no \"such\" model"))).unwrap();
         assert_eq!(body["error"]["message"], "no \"such\" model");
-        assert!(body["error"].get("type").is_some() && body["error"].get("param").is_some());
+        assert!(body["error"]["type"].is_string());
+        assert_eq!(body["error"]["param"], "model");
         assert_eq!(body["error"]["code"], 404);
     }
 }

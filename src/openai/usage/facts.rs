@@ -78,7 +78,6 @@ enum Field {
     StopReason,
     PromptTokens,
     CompletionTokens,
-    TotalTokens,
     CachedTokens,
     CacheRead,
     CacheCreation,
@@ -99,7 +98,6 @@ impl Field {
             b"stop_reason" => Self::StopReason,
             b"prompt_tokens" | b"input_tokens" => Self::PromptTokens,
             b"completion_tokens" | b"output_tokens" => Self::CompletionTokens,
-            b"total_tokens" => Self::TotalTokens,
             b"cached_tokens" => Self::CachedTokens,
             b"cache_read_input_tokens" => Self::CacheRead,
             b"cache_creation_input_tokens" => Self::CacheCreation,
@@ -363,7 +361,6 @@ impl FactScanner {
         match (place, self.field) {
             (Some(Place::Usage), Field::PromptTokens) => facts.prompt_tokens = Some(number),
             (Some(Place::Usage), Field::CompletionTokens) => facts.completion_tokens = Some(number),
-            (Some(Place::Usage), Field::TotalTokens) => facts.total_tokens = Some(number),
             (Some(Place::UsageDetails), Field::CachedTokens) => facts.cached_tokens = Some(number),
             (Some(Place::Usage), Field::CacheRead) => {
                 facts.cached_tokens = Some(number);

@@ -6,10 +6,9 @@ use crate::openai::template::Template;
 use memchr::{memchr2, memmem, memrchr2};
 use std::sync::LazyLock;
 
-/// Members that are worth parsing an event for, and the stream's end. The quotes make the members rare: within a JSON
-/// string a quote is escaped.
-static NEEDLES: LazyLock<[memmem::Finder<'static>; 5]> =
-    LazyLock::new(|| ["usage\"", "error\"", "_reason\"", "status\"", "[DONE]"].map(memmem::Finder::new));
+/// Members that are worth parsing an event for. The quotes make them rare: within a JSON string a quote is escaped.
+static MEMBERS: LazyLock<[memmem::Finder<'static>; 4]> =
+    LazyLock::new(|| ["usage\"", "error\"", "_reason\"", "status\""].map(memmem::Finder::new));
 
 /// Reads a stream of events cut anywhere.
 #[derive(Debug, Default)]
@@ -19,7 +18,6 @@ pub(super) struct EventScanner {
     line: Line,
     /// The last line ended in CR: a LF that follows belongs to it.
     after_cr: bool,
-    done: bool,
 }
 
 /// How much of the current line is known.
@@ -27,10 +25,8 @@ pub(super) struct EventScanner {
 enum Line {
     /// The start of the line, so far equal to this many bytes of `data:`.
     Start(u8),
-    /// In the value of a `data:` line, so far equal to this many bytes of ` [DONE]`.
-    Data(u8),
-    /// In the value of a `data:` line that is not `[DONE]`.
-    Json,
+    /// In the value of a `data:` line.
+    Data,
     /// In a comment or another field.
     Skipped,
 }
@@ -42,18 +38,13 @@ impl Default for Line {
 }
 
 const DATA: &[u8] = b"data:";
-const DONE: &[u8] = b" [DONE]";
 
 /// A line end and an empty line, in every mixture of line ends.
 const EVENT_ENDS: [&[u8]; 5] = [b"\n\n", b"\n\r\n", b"\n\r", b"\r\r", b"\r\r\n"];
 
 impl EventScanner {
     pub(super) fn finish(self) -> ResponseFacts {
-        let done = self.done || self.line == Line::Data(DONE.len() as u8);
-        ResponseFacts {
-            done,
-            ..self.facts.facts()
-        }
+        self.facts.facts()
     }
 
     pub(super) fn push(&mut self, chunk: &[u8]) {
@@ -126,23 +117,13 @@ impl EventScanner {
                 Line::Start(known) if byte == DATA[usize::from(known)] => {
                     let known = known + 1;
                     self.line = if usize::from(known) == DATA.len() {
-                        Line::Data(0)
+                        Line::Data
                     } else {
                         Line::Start(known)
                     };
                 }
                 Line::Start(_) => self.line = Line::Skipped,
-                // The space before the value may be missing.
-                Line::Data(0) if byte == b'[' => self.line = Line::Data(2),
-                Line::Data(known) if DONE.get(usize::from(known)) == Some(&byte) => {
-                    self.line = Line::Data(known + 1);
-                }
-                Line::Data(known) => {
-                    self.facts.push(&DONE[..usize::from(known)]);
-                    self.line = Line::Json;
-                    continue;
-                }
-                Line::Json => return self.facts.push(rest),
+                Line::Data => return self.facts.push(rest),
                 Line::Skipped => return,
             }
             rest = after;
@@ -154,19 +135,17 @@ impl EventScanner {
         self.after_cr = terminator == b'\r';
         match self.line {
             Line::Start(0) if !line_feed_of_crlf => self.facts.next_value(),
-            Line::Data(known) if usize::from(known) == DONE.len() => self.done = true,
             // The lines of one event's data are joined by a line feed.
-            Line::Json => self.facts.push(b"\n"),
+            Line::Data => self.facts.push(b"\n"),
             _ => {}
         }
         self.line = Line::Start(0);
     }
 }
 
-/// Whether some member worth parsing for, with a value other than null, or the stream's end may stand in these lines.
+/// Whether some member worth parsing for, with a value other than null, may stand in these lines.
 fn may_matter(lines: &[u8]) -> bool {
-    let [members @ .., end] = &*NEEDLES;
-    members.iter().any(|key| {
+    MEMBERS.iter().any(|key| {
         key.find_iter(lines).any(|at| {
             let after = skip_blanks(&lines[at + key.needle().len()..]);
             match after.first() {
@@ -176,7 +155,7 @@ fn may_matter(lines: &[u8]) -> bool {
                 None => true,
             }
         })
-    }) || end.find(lines).is_some()
+    })
 }
 
 fn skip_blanks(text: &[u8]) -> &[u8] {
