@@ -25,6 +25,22 @@ pub struct Fullness {
 }
 
 impl Fullness {
+    /// With `pending_tokens` to prefill at the pace that `scheduler` believes of the endpoint.
+    pub fn new(
+        now: Mono,
+        scheduler: &Scheduler,
+        endpoint: EndpointId,
+        pending_tokens: u64,
+        kv_share: Option<f64>,
+    ) -> Self {
+        let pending_s = scheduler.prefill_s_per_token(now, endpoint) * pending_tokens as f64;
+        Self {
+            endpoint,
+            pending_s,
+            kv_share,
+        }
+    }
+
     fn is_within(&self, limit: &Limit) -> bool {
         self.pending_s <= limit.pending_s && self.kv_share.is_none_or(|share| share <= limit.kv_share)
     }

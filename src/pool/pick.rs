@@ -201,17 +201,21 @@ impl Pool {
             .entries
             .iter()
             .filter(|entry| unavailable(entry).is_none());
-        let pending_s = |entry: &Entry| {
-            if entry.is_idle(now, self.settings.stale_after) {
-                return 0.0;
-            }
-            let pending = entry.endpoint.load.sample().pending_prefill_tokens;
-            picker.scheduler.prefill_s_per_token(now, entry.endpoint.id) * pending as f64
-        };
-        Room::new(open.map(|entry| Fullness {
-            endpoint: entry.endpoint.id,
-            pending_s: pending_s(entry),
-            kv_share: entry.gauges(now, self.settings.stale_after).kv_usage,
+        let stale_after = self.settings.stale_after;
+        Room::new(open.map(|entry| {
+            let pending_tokens = if entry.is_idle(now, stale_after) {
+                0
+            } else {
+                entry.endpoint.load.sample().pending_prefill_tokens
+            };
+            let kv_share = entry.gauges(now, stale_after).kv_usage;
+            Fullness::new(
+                now,
+                &picker.scheduler,
+                entry.endpoint.id,
+                pending_tokens,
+                kv_share,
+            )
         }))
     }
 

@@ -212,11 +212,9 @@ impl Replay<'_> {
 
     fn room(&self, now: Mono) -> Room {
         let pods = self.fleet.pods.iter().filter(|pod| pod.in_rotation);
-        let pending_s = |id, tokens: u64| self.scheduler.prefill_s_per_token(now, id) * tokens as f64;
-        Room::new(pods.map(|pod| Fullness {
-            endpoint: pod.id,
-            pending_s: pending_s(pod.id, pod.load.pending_tokens),
-            kv_share: pod.kv_share(),
+        Room::new(pods.map(|pod| {
+            let pending_tokens = pod.load.pending_tokens;
+            Fullness::new(now, &self.scheduler, pod.id, pending_tokens, pod.kv_share())
         }))
     }
 }
