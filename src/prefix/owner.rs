@@ -140,9 +140,7 @@ impl Owner {
         self.capacity = capacity.max(self.blocks.saturating_sub(steps));
         self.evict_down_to(table, self.capacity);
         self.make_room_in_ring(table, 0);
-        if self.capacity == capacity {
-            self.ring.shrink();
-        }
+        self.ring.shrink(self.capacity);
         self.capacity == capacity
     }
 

@@ -20,14 +20,20 @@ pub(super) const fn span_limit(blocks: usize) -> usize {
     2 * blocks + SEGMENT
 }
 
-/// Bytes on the heap that a ring of `span` positions takes at most: both ends may lie within a segment, and the
-/// list of segments grows by doubling.
+/// Segments that a ring of `span` positions needs at most: both ends may lie within one.
+const fn segments_limit(span: usize) -> usize {
+    span / SEGMENT + 2
+}
+
+/// Bytes on the heap that a ring of `span` positions takes at most: the list of segments grows by doubling.
 pub(super) const fn bytes_limit(span: usize) -> usize {
-    (span / SEGMENT + 2) * (SEGMENT_BYTES + 2 * size_of::<Box<[Record; SEGMENT]>>())
+    segments_limit(span) * (SEGMENT_BYTES + 2 * size_of::<Box<[Record; SEGMENT]>>())
 }
 
 #[derive(Debug)]
 pub(super) struct Ring {
+    /// From the head on; behind the tail there may be vacant ones, which were at the head before. To free thousands of
+    /// them at once, as the end of a sweep would, takes as long as hundreds of writes.
     segments: VecDeque<Box<[Record; SEGMENT]>>,
     /// Position of the oldest record; positions only grow.
     head: u64,
@@ -108,16 +114,20 @@ impl Ring {
             let Some(left) = end.checked_sub(self.head).filter(|left| *left > 0) else {
                 break;
             };
-            let Some(segment) = self.segments.front() else {
+            let Some(segment) = self.segments.front_mut() else {
                 break;
             };
             let in_segment = self.head as usize % SEGMENT;
             let before_gap = self.sweep.map_or(left, |sweep| sweep.read + 1 - self.head);
             let mut head = self.head;
-            for &record in segment[in_segment..].iter().take(left.min(before_gap) as usize) {
+            for slot in segment[in_segment..]
+                .iter_mut()
+                .take(left.min(before_gap) as usize)
+            {
                 if popped.len() == count {
                     break;
                 }
+                let record = std::mem::replace(slot, Record::VACANT);
                 if record != Record::VACANT {
                     popped.push((head, record));
                 }
@@ -212,13 +222,29 @@ impl Ring {
     pub(super) fn records(&self) -> impl Iterator<Item = (u64, Record)> {
         let all = self.segments.iter().flat_map(|segment| segment.iter().copied());
         let positioned = (self.first_segment()..).zip(all);
-        let (head, tail) = (self.head, self.tail);
-        positioned.filter(move |&(at, record)| (head..tail).contains(&at) && record != Record::VACANT)
+        let span = self.head..self.tail;
+        positioned
+            .filter(|(_, record)| *record != Record::VACANT)
+            .inspect(move |(at, _)| {
+                assert!(
+                    span.contains(at),
+                    "segments are vacant before they are used again"
+                )
+            })
     }
 
-    /// Gives memory back that a larger ring needed.
-    pub(super) fn shrink(&mut self) {
-        self.segments.shrink_to_fit();
+    /// Gives the memory back that a ring for `blocks` blocks does not need.
+    pub(super) fn shrink(&mut self, blocks: usize) {
+        let in_use = (self.tail - self.first_segment()).div_ceil(SEGMENT as u64) as usize;
+        let needed = if blocks == 0 {
+            0
+        } else {
+            segments_limit(span_limit(blocks))
+        };
+        self.segments.truncate(in_use.max(needed));
+        if self.segments.capacity() > 2 * self.segments.len() {
+            self.segments.shrink_to_fit();
+        }
     }
 
     /// When nothing is left below the sweep, it is over, and its gap is the start of the ring.
@@ -232,10 +258,8 @@ impl Ring {
     }
 
     fn advance(&mut self, head: u64) {
-        let whole = head / SEGMENT as u64 - self.head / SEGMENT as u64;
-        if whole > 0 {
-            self.segments.drain(..(whole as usize).min(self.segments.len()));
-        }
+        let whole = (head / SEGMENT as u64 - self.head / SEGMENT as u64) as usize;
+        self.segments.rotate_left(whole.min(self.segments.len()));
         self.head = head;
     }
 
