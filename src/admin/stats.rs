@@ -137,11 +137,7 @@ impl Stats {
                 .map_or(0, |since| since.as_millis() as u64),
             pending,
             inflight_requests: gateway.drain.count(),
-            index_bytes: pools
-                .iter()
-                .map(|pool| pool.index.bytes() as u64)
-                .max()
-                .unwrap_or(0),
+            index_bytes: gateway.index.bytes() as u64,
             errors: gateway.metrics.error_counts(),
             pools: pools.iter().map(|pool| PoolStats::of(gateway, pool)).collect(),
         }

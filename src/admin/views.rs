@@ -40,7 +40,7 @@ fn endpoint(gateway: &Gateway, pool: &Pool, at: usize, entry: &Entry) -> Value {
         "inflight_requests": load.inflight,
         "pending_prefill_tokens": load.pending_prefill_tokens,
         "active_tokens": load.active_tokens,
-        "index_blocks": gateway_blocks(pool, entry),
+        "index_blocks": pool.index.blocks(entry.endpoint.id),
         "sampled_age_ms": age_ms,
         "kv_events": kv_events(entry),
         "adapters": pool.exact.as_ref().and_then(|exact| exact.adapters(at)),
@@ -79,15 +79,11 @@ fn kv_events(entry: &Entry) -> Value {
     statuses.iter().map(rank).collect()
 }
 
-fn gateway_blocks(pool: &Pool, entry: &Entry) -> usize {
-    pool.index.blocks(entry.endpoint.id)
-}
-
 /// Sets the gauges that are read when somebody looks, not written on every request.
 pub fn refresh_gauges(gateway: &Gateway) {
     let pools = gateway.pools.load();
+    gateway.metrics.index_bytes.set(gateway.index.bytes() as i64);
     for pool in pools.iter() {
-        gateway.metrics.index_bytes.set(pool.index.bytes() as i64);
         pool.waiting.metrics().show(&pool.queue_sample(gateway.now()));
         if let Some(gate) = &pool.gate {
             gate.metrics().show(&gate.sample(gateway.now()));
@@ -102,7 +98,9 @@ pub fn refresh_gauges(gateway: &Gateway) {
             let (inflight, pending_prefill_tokens) = entry.endpoint.load.counts();
             metrics.inflight.set(inflight);
             metrics.pending_prefill.set(pending_prefill_tokens);
-            metrics.index_blocks.set(gateway_blocks(pool, entry) as i64);
+            metrics
+                .index_blocks
+                .set(pool.index.blocks(entry.endpoint.id) as i64);
             if let Some(feed) = &entry.endpoint.feed {
                 metrics.kv.show(&feed.statuses());
             }

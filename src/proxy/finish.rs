@@ -317,8 +317,9 @@ fn record<'a>(
     }
 }
 
-fn millis(duration: Duration) -> f64 {
-    (duration.as_secs_f64() * 1e6).round() / 1e3
+/// Milliseconds with three decimals.
+fn millis(seconds: f64) -> f64 {
+    (seconds * 1e6).round() / 1e3
 }
 
 /// Keeps the decision for the admin pages.
@@ -348,8 +349,11 @@ fn remember(
         reported_cached_tokens: facts.cached_tokens,
         predicted_ttfb_ms: attempt
             .and_then(|attempt| attempt.dispatch.predicted_first_byte_s)
-            .map(|seconds| (seconds * 1e6).round() / 1e3),
-        ttfb_ms: ctx.response.first_byte_after.map(millis),
+            .map(millis),
+        ttfb_ms: ctx
+            .response
+            .first_byte_after
+            .map(|after| millis(after.as_secs_f64())),
         request_id: std::mem::take(&mut ctx.request_id),
         decision: plan.take_decision(),
     };
