@@ -96,7 +96,8 @@ pub async fn failure(session: &mut Session, error: &Error, ctx: &mut Context) ->
 /// Ends a broken stream so that a client of the API sees an error instead of a cut connection.
 async fn end_with_event(session: &mut Session, ctx: &Context) -> FailToProxy {
     let body = Reason::UpstreamReset.body(Some("The endpoint broke off."));
-    let event = [b"data: ", &body[..], b"\n\n"].concat();
+    // It may have broken off within a line; after a whole event, empty lines mean nothing.
+    let event = [b"\n\ndata: ", &body[..], b"\n\n"].concat();
     let written = session
         .downstream_session
         .write_response_body(event.into(), true)

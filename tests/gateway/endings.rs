@@ -141,27 +141,30 @@ async fn a_broken_stream_is_cut_and_not_repeated() {
 
 #[tokio::test]
 async fn a_broken_stream_ends_with_an_error_event_when_configured() {
-    let faulty = Upstream::start(|_, _| {
-        Script::chunked("text/event-stream")
-            .event("{\"n\":1}")
-            .then(Step::Reset)
-    })
-    .await;
-    let gateway = Setup::of([faulty.address])
-        .pool("stream_errors: event")
-        .start()
+    for begun in ["data: {\"n\":1}\n\n", "data: {\"n\":1}\n\ndata: {\"n\":"] {
+        let faulty = Upstream::start(move |_, _| {
+            Script::chunked("text/event-stream")
+                .chunk(begun)
+                .then(Step::Reset)
+        })
         .await;
-    let mut client = gateway.client().await;
-    client.post(CHAT, chat("x", true)).await;
-    let response = client.response().await;
-    assert!(response.complete);
-    let text = response.text();
-    let event = text
-        .strip_prefix("data: {\"n\":1}\n\ndata: ")
-        .and_then(|rest| rest.strip_suffix("\n\n"));
-    let error: serde_json::Value = serde_json::from_str(event.expect("one more event")).unwrap();
-    assert_eq!(error["error"]["code"], 502);
-    gateway.at_rest().await;
+        let gateway = Setup::of([faulty.address])
+            .pool("stream_errors: event")
+            .start()
+            .await;
+        let mut client = gateway.client().await;
+        client.post(CHAT, chat("x", true)).await;
+        let response = client.response().await;
+        assert!(response.complete);
+        let text = response.text();
+        let rest = text.strip_prefix(begun).expect("what came before");
+        let event = rest.trim_start_matches('\n').strip_prefix("data: ");
+        let error = event.and_then(|event| event.strip_suffix("\n\n"));
+        let error: serde_json::Value = serde_json::from_str(error.expect("one more event")).unwrap();
+        assert_eq!(error["error"]["code"], 502);
+        assert!(rest.starts_with("\n\n"), "a line of its own, whatever was begun");
+        gateway.at_rest().await;
+    }
 }
 
 #[tokio::test]
