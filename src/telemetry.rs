@@ -4,6 +4,7 @@ pub mod access_log;
 pub mod buckets;
 pub mod cost;
 pub mod decisions;
+mod endpoints;
 mod kv;
 mod lines;
 pub mod metrics;
@@ -16,6 +17,7 @@ pub mod traces;
 pub mod working_set;
 
 pub use buckets::BucketCounts;
-pub use metrics::{EndpointMetrics, Metrics};
+pub use endpoints::EndpointMetrics;
+pub use metrics::Metrics;
 pub use queue::QueueMetrics;
 pub use working_set::WorkingSetMetrics;

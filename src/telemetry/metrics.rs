@@ -1,8 +1,9 @@
 //! The gateway's metric families, built once and passed in; nothing uses a global registry.
 
-use super::cost::{CostFamilies, CostMetrics};
-use super::kv::{KvFamilies, KvMetrics};
-use super::models::{ModelFamilies, ModelMetrics, SeenModels};
+use super::cost::CostFamilies;
+use super::endpoints::{EndpointFamilies, EndpointMetrics, code_label};
+use super::kv::KvFamilies;
+use super::models::ModelFamilies;
 use super::names;
 use super::queue::{QueueFamilies, QueueMetrics};
 use super::series::Forget;
@@ -11,13 +12,12 @@ use crate::discovery::Origin;
 use crate::proxy::error::Reason;
 use prometheus::core::{Collector, MetricVec, MetricVecBuilder};
 use prometheus::{
-    CounterVec, Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec,
-    IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
+    CounterVec, Encoder, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Seconds from 1 us, for what happens inside the gateway.
 const MICROSECOND_BUCKETS: &[f64] = &[
@@ -34,27 +34,16 @@ pub(super) const SECOND_BUCKETS: &[f64] = &[
 pub struct Metrics {
     registry: Registry,
     /// Families with series of endpoints.
-    per_endpoint: Arc<[Box<dyn Forget>]>,
-    requests: IntCounterVec,
-    request_duration: HistogramVec,
-    first_byte: HistogramVec,
+    pub(super) per_endpoint: Arc<[Box<dyn Forget>]>,
+    pub(super) endpoints: EndpointFamilies,
     decision_duration: HistogramVec,
-    decisions: IntCounterVec,
-    prompt_blocks: IntCounterVec,
-    matched_blocks: IntCounterVec,
-    inflight: IntGaugeVec,
-    pending_prefill: IntGaugeVec,
-    state: IntGaugeVec,
-    index_blocks: IntGaugeVec,
     /// Bytes that the prefix index holds.
     pub index_bytes: IntGauge,
     errors: IntCounterVec,
-    retries: IntCounterVec,
-    scrapes: IntCounterVec,
-    cost: CostFamilies,
+    pub(super) cost: CostFamilies,
     discovery_lookups: IntCounterVec,
-    models: ModelFamilies,
-    kv: KvFamilies,
+    pub(super) models: ModelFamilies,
+    pub(super) kv: KvFamilies,
     queue: QueueFamilies,
     working_set: WorkingSetFamilies,
     /// Reloads by outcome (`success`, `failure`).
@@ -98,80 +87,18 @@ impl Metrics {
         registry.register(Box::new(last_reload.clone()))?;
         let index_bytes = IntGauge::new(names::PREFIX_INDEX_BYTES, "Memory of the prefix index.")?;
         registry.register(Box::new(index_bytes.clone()))?;
-        let on_endpoint = ["pool", "endpoint"];
+        let endpoints = EndpointFamilies::new(&build)?;
         let queue = QueueFamilies::new(&build)?;
         let cost = CostFamilies::new(&build)?;
         let kv = KvFamilies::new(&build)?;
         let models = ModelFamilies::new(&build)?;
         let working_set = WorkingSetFamilies::new(&build)?;
         Ok(Self {
-            requests: build.counters(
-                names::REQUESTS,
-                "Requests answered, by status code and kind of path.",
-                &["pool", "endpoint", "code", "path_kind"],
-            )?,
-            request_duration: build.histograms(
-                names::REQUEST_DURATION,
-                "From the request's headers to the response's last byte.",
-                &on_endpoint,
-                SECOND_BUCKETS,
-            )?,
-            first_byte: build.histograms(
-                names::TIME_TO_FIRST_BYTE,
-                "From the choice of the endpoint to the first byte of the response body.",
-                &on_endpoint,
-                SECOND_BUCKETS,
-            )?,
             decision_duration: build.histograms(
                 names::DECISION_DURATION,
                 "Parse, hash, lookup, score and pick.",
                 &["pool"],
                 MICROSECOND_BUCKETS,
-            )?,
-            decisions: build.counters(
-                names::DECISIONS,
-                "Decisions by the endpoint chosen and by kind (warm, cold, unkeyed).",
-                &["pool", "endpoint", "kind"],
-            )?,
-            prompt_blocks: build.counters(
-                names::PROMPT_BLOCKS,
-                "KV blocks of the prompts sent to the endpoint.",
-                &on_endpoint,
-            )?,
-            matched_blocks: build.counters(
-                names::PREFIX_MATCHED_BLOCKS,
-                "KV blocks of those that the prefix index believed cached there.",
-                &on_endpoint,
-            )?,
-            inflight: build.int_gauges(
-                names::ENDPOINT_INFLIGHT,
-                "Requests picked for the endpoint whose response has not ended.",
-                &on_endpoint,
-            )?,
-            pending_prefill: build.int_gauges(
-                names::ENDPOINT_PENDING_PREFILL,
-                "Uncached prompt tokens sent to the endpoint and not yet at their first response byte.",
-                &on_endpoint,
-            )?,
-            state: build.int_gauges(
-                names::ENDPOINT_STATE,
-                "1 for the state that the endpoint is in.",
-                &["pool", "endpoint", "state"],
-            )?,
-            index_blocks: build.int_gauges(
-                names::PREFIX_INDEX_BLOCKS,
-                "Blocks that the prefix index credits to the endpoint.",
-                &on_endpoint,
-            )?,
-            retries: build.counters(
-                names::RETRIES,
-                "Tries that failed on the endpoint and were repeated elsewhere, by cause.",
-                &["pool", "endpoint", "cause"],
-            )?,
-            scrapes: build.counters(
-                names::SCRAPES,
-                "Scrapes of the endpoint's metrics, by outcome.",
-                &["pool", "endpoint", "outcome"],
             )?,
             discovery_lookups: build.counters(
                 names::DISCOVERY_LOOKUPS,
@@ -180,6 +107,7 @@ impl Metrics {
             )?,
             config_reloads,
             config_last_reload_successful: last_reload,
+            endpoints,
             cost,
             kv,
             models,
@@ -194,25 +122,7 @@ impl Metrics {
 
     /// The handles of one endpoint.
     pub fn endpoint(&self, pool: &str, endpoint: &str) -> EndpointMetrics {
-        let labels = [pool, endpoint];
-        EndpointMetrics {
-            pool: pool.into(),
-            endpoint: endpoint.into(),
-            request_duration: self.request_duration.with_label_values(&labels),
-            first_byte: self.first_byte.with_label_values(&labels),
-            prompt_blocks: self.prompt_blocks.with_label_values(&labels),
-            matched_blocks: self.matched_blocks.with_label_values(&labels),
-            inflight: self.inflight.with_label_values(&labels),
-            pending_prefill: self.pending_prefill.with_label_values(&labels),
-            index_blocks: self.index_blocks.with_label_values(&labels),
-            decisions: ["warm", "cold", "unkeyed"]
-                .map(|kind| self.decisions.with_label_values(&[pool, endpoint, kind])),
-            cost: self.cost.endpoint(pool, endpoint),
-            kv: self.kv.endpoint(pool, endpoint),
-            families: self.clone(),
-            models: SeenModels::default(),
-            gone: AtomicBool::new(false),
-        }
+        EndpointMetrics::new(self, pool, endpoint)
     }
 
     /// The histogram of decision times of one pool.
@@ -256,7 +166,8 @@ impl Metrics {
 
     /// Counts a request that no endpoint answered.
     pub fn count_unrouted(&self, pool: &str, code: u16, path_kind: &str) {
-        self.requests
+        self.endpoints
+            .requests
             .with_label_values(&[pool, "", code_label(code).as_ref(), path_kind])
             .inc();
     }
@@ -274,133 +185,6 @@ impl Metrics {
         let mut text = Vec::with_capacity(32 * 1024);
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)
-    }
-}
-
-/// One endpoint's handles, fetched once: the hot path looks nothing up but the status code's counter.
-pub struct EndpointMetrics {
-    pool: Arc<str>,
-    endpoint: Arc<str>,
-    pub request_duration: Histogram,
-    pub first_byte: Histogram,
-    pub prompt_blocks: IntCounter,
-    pub matched_blocks: IntCounter,
-    pub inflight: IntGauge,
-    pub pending_prefill: IntGauge,
-    pub index_blocks: IntGauge,
-    /// What requests were reckoned to cost.
-    pub cost: CostMetrics,
-    /// KV events and predictions.
-    pub kv: KvMetrics,
-    decisions: [IntCounter; 3],
-    families: Metrics,
-    models: SeenModels,
-    /// The endpoint left: requests that are still on it make no series anew.
-    gone: AtomicBool,
-}
-
-impl EndpointMetrics {
-    /// Counts a decision for this endpoint.
-    pub fn count_decision(&self, kind: crate::scheduling::DecisionKind) {
-        use crate::scheduling::DecisionKind::{Cold, Unkeyed, Warm};
-        let at = match kind {
-            Warm => 0,
-            Cold => 1,
-            Unkeyed => 2,
-        };
-        self.decisions[at].inc();
-    }
-
-    /// Decisions for this endpoint so far: warm, cold, unkeyed.
-    pub fn decision_counts(&self) -> [u64; 3] {
-        self.decisions.each_ref().map(IntCounter::get)
-    }
-
-    /// Removes all series of the endpoint, which is gone. What is counted from now on is not shown.
-    pub fn forget(&self) {
-        self.gone.store(true, Ordering::SeqCst);
-        for family in &*self.families.per_endpoint {
-            family.forget(&self.pool, &self.endpoint);
-        }
-    }
-
-    fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Relaxed)
-    }
-
-    /// Counts an answered request.
-    pub fn count_request(&self, code: u16, path_kind: &str) {
-        if self.is_gone() {
-            return;
-        }
-        let code = code_label(code);
-        let labels = [&*self.pool, &*self.endpoint, code.as_ref(), path_kind];
-        self.families.requests.with_label_values(&labels).inc();
-    }
-
-    /// The handles of `model`, which the endpoint answered well; `None` when the endpoint is gone.
-    pub fn model(&self, model: &str) -> Option<Arc<ModelMetrics>> {
-        let families = &self.families.models;
-        (!self.is_gone()).then(|| self.models.get(families, &self.pool, &self.endpoint, model))
-    }
-
-    /// Counts a failed try that is repeated elsewhere.
-    pub fn count_retry(&self, cause: &str) {
-        if self.is_gone() {
-            return;
-        }
-        self.families
-            .retries
-            .with_label_values(&[&*self.pool, &*self.endpoint, cause])
-            .inc();
-    }
-
-    /// Counts a scrape.
-    pub fn count_scrape(&self, outcome: &str) {
-        if self.is_gone() {
-            return;
-        }
-        self.families
-            .scrapes
-            .with_label_values(&[&*self.pool, &*self.endpoint, outcome])
-            .inc();
-    }
-
-    /// Shows the state that the endpoint is in.
-    pub fn show_state(&self, state: crate::pool::State) {
-        if self.is_gone() {
-            return;
-        }
-        for each in crate::pool::State::ALL {
-            let labels = [&*self.pool, &*self.endpoint, each.as_str()];
-            self.families
-                .state
-                .with_label_values(&labels)
-                .set(i64::from(each == state));
-        }
-    }
-}
-
-impl std::fmt::Debug for EndpointMetrics {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("EndpointMetrics")
-            .field("endpoint", &self.endpoint)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The label of a status code without an allocation for those that occur.
-fn code_label(code: u16) -> std::borrow::Cow<'static, str> {
-    match code {
-        200 => "200".into(),
-        400 => "400".into(),
-        404 => "404".into(),
-        429 => "429".into(),
-        499 => "499".into(),
-        500 => "500".into(),
-        502 => "502".into(),
-        503 => "503".into(),
-        other => other.to_string().into(),
     }
 }
 
