@@ -304,7 +304,7 @@ impl Pool {
         choose: impl FnOnce(&Scheduler, &RequestView, &[EndpointView], &mut Pcg64Mcg) -> Result<Decision, E>,
     ) -> Result<Decision, E> {
         let mut filtered: SmallVec<[(EndpointId, &'static str); 16]> = SmallVec::new();
-        let mut views = SmallVec::<[EndpointView<'_>; 16]>::new();
+        let mut views = SmallVec::<[EndpointView<'_>; 16]>::with_capacity(snapshot.entries.len());
         let slow_start = SlowStart::of(snapshot, now, self.settings.slow_start);
         for (entry, found) in snapshot.entries.iter().zip(matches) {
             match unavailable(entry).or_else(|| slow_start.unavailable(entry, now)) {

@@ -3,7 +3,7 @@
 use super::bits::Bits;
 use super::budget::Budget;
 use super::line::Key;
-use super::owner::{LastUse, Owner};
+use super::owner::{LastUse, Owner, Write};
 use super::table::{BATCH, Batch, Table};
 use super::{BlockHash, EndpointId, MAX_ENDPOINTS};
 use parking_lot::Mutex;
@@ -58,14 +58,14 @@ pub struct Provisional {
     incarnation: u64,
     undos: u64,
     open: Bits,
-    position: u64,
+    write: Write,
     last_use: Option<LastUse>,
 }
 
 impl Provisional {
     /// Where the store stands in the order in which the endpoint's blocks were used; positions grow.
     pub const fn position(&self) -> u64 {
-        self.position
+        self.write.first
     }
 
     /// Where the blocks of the chain that were owned before stood; `None` when there were none.
@@ -222,7 +222,7 @@ impl PrefixIndex {
                 incarnation: owner.incarnation(),
                 undos,
                 open: stored.open,
-                position: stored.position,
+                write: stored.write,
                 last_use: stored.last_use,
             }
         });
@@ -231,7 +231,7 @@ impl PrefixIndex {
             incarnation: 0,
             undos: 0,
             open: Bits::default(),
-            position: 0,
+            write: Write::default(),
             last_use: None,
         })
     }
@@ -263,7 +263,7 @@ impl PrefixIndex {
         }
         self.settle(&stored, |owner| {
             if owner.undos() == stored.undos {
-                owner.confirm(&self.table, chain, &stored.open);
+                owner.confirm(&self.table, chain, stored.write, &stored.open);
             } else {
                 owner.store(&self.table, chain, false);
             }

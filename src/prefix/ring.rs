@@ -89,6 +89,13 @@ impl Ring {
         first
     }
 
+    /// The record at `position`; a vacant one, or what stood there, when that has gone.
+    pub(super) fn get(&self, position: u64) -> Record {
+        let offset = position.wrapping_sub(self.first_segment()) as usize;
+        let segment = self.segments.get(offset / SEGMENT);
+        segment.map_or(Record::VACANT, |segment| segment[offset % SEGMENT])
+    }
+
     pub(super) fn set(&mut self, position: u64, record: Record) {
         if let Some(slot) = self.slot(position) {
             *slot = record;

@@ -242,6 +242,25 @@ impl Table {
         record.slots().map(at).find(is_wanted)
     }
 
+    /// The endpoint's word for the block, if that stands where `record` says. Under the endpoint's lock.
+    #[inline]
+    pub(super) fn entry_at(&self, record: Record, key: Key, owner: u16) -> Option<Entry> {
+        let line = self.lines.get(record.line())?;
+        if self.line_at(key, record.distance()) != record.line() {
+            return None;
+        }
+        let wanted = identity(key.fingerprint, owner);
+        let at = |slot: u32| Entry {
+            word: line.word(slot).load(Relaxed),
+            slot,
+            record,
+        };
+        record
+            .slots()
+            .map(at)
+            .find(|entry| (entry.word ^ wanted) & (OWNER | FINGERPRINT) == 0)
+    }
+
     /// Takes a vacant word for the block, unless the endpoint has one. Under the endpoint's lock.
     #[inline(always)]
     pub(super) fn claim(&self, key: Key, claim: Claim) -> Claimed {

@@ -38,7 +38,7 @@ impl<'a> Field<'a> {
         salt: u64,
     ) -> Self {
         let kind = warmth::kind(req, candidates);
-        let mut views = SmallVec::new();
+        let mut views = SmallVec::with_capacity(candidates.len());
         let mut filtered = Vec::new();
         for view in candidates {
             if req.exclude.contains(&view.id) {
