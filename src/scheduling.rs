@@ -250,12 +250,4 @@ impl Scheduler {
         };
         fleet.assume(id, constants);
     }
-
-    /// What `least-cost` believes of an endpoint; `None` with other policies.
-    pub fn constants(&self, now: Mono, id: EndpointId) -> Option<Constants> {
-        match &self.policy.0 {
-            Rule::LeastCost(least_cost) => Some(least_cost.fleet.constants(now, id)),
-            _ => None,
-        }
-    }
 }

@@ -76,7 +76,7 @@ mod tests {
                 format!("pools: [{{ endpoints: [{{ url: 'http://a:1' }}], scheduling: {scheduling} }}]");
             let config = super::super::Config::parse(&text, "x").unwrap();
             let scheduler = Scheduler::new(config.pools[0].scheduling.policy().unwrap());
-            let constants = scheduler.constants(Mono::ZERO, EndpointId(0)).unwrap();
+            let constants = scheduler.learnt(Mono::ZERO, EndpointId(0));
             (constants.prefill_s_per_token, constants.attention_s_per_pair)
         };
         assert_eq!(prefill_s("{}"), (4.31e-5, 1.4e-9));

@@ -89,6 +89,8 @@ impl Gateway {
                 return Ok(());
             }
         };
+        // It may have been replaced while its tokens were asked for.
+        let pool = pool.newest();
         pool.settle(FIRST_CHECK).await;
         prompt.stopwatch = ctx.trace.as_ref().map(|trace| trace.stopwatch());
         let asked = Instant::now();
@@ -114,7 +116,7 @@ impl Gateway {
             trace.placed(asked, waited);
         }
         match plan {
-            Ok(plan) => Self::take_plan(&pool, plan, ctx),
+            Ok(plan) => Self::take_plan(pool, plan, ctx),
             Err(refusal) => ctx.refused = Some(refusal),
         }
         Ok(())

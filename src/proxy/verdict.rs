@@ -39,8 +39,8 @@ pub enum Verdict {
     ShuttingDown,
 }
 
-/// Keeps the response with this head back, if its end may show that it is none. That is done for the last try too: a
-/// client is better served by an error than by half an answer.
+/// Keeps the response with this head back, if its end may show that it is none. That is done for the last try too: its
+/// end tells of the endpoint, whose answer then goes to the client as it is.
 pub fn pending(head: &ResponseHeader, is_json: bool, ctx: &Context) -> Option<Pending> {
     let encoded = head.headers.contains_key(header::CONTENT_ENCODING);
     let short = content_length(head).is_none_or(|length| (1..=MAX_HELD_BYTES as u64).contains(&length));
