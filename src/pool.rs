@@ -27,7 +27,7 @@ pub use endpoint::{Endpoint, Identity};
 pub use exact::Exact;
 pub use keys::{BlockKeys, Keys};
 pub use plan::{Attempt, Blocks, Plan};
-pub use prompt::{Prompt, PromptShape};
+pub use prompt::{Prompt, PromptShape, kept_name};
 pub use snapshot::{Entry, Snapshot, State};
 
 use crate::datalayer::tokenize::TokenSource;

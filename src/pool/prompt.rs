@@ -7,10 +7,18 @@ use crate::telemetry::traces::Stopwatch;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
+/// Bytes kept of a model's name: it goes into logs, tables and records, and the client chooses it.
+const KEPT_NAME: usize = 256;
+
+/// What is kept of a model's name.
+pub fn kept_name(model: &str) -> &str {
+    &model[..model.floor_char_boundary(KEPT_NAME)]
+}
+
 /// A prompt as scheduling and the index see it.
 #[derive(Debug)]
 pub struct Prompt {
-    /// Model as the client named it; empty when it named none.
+    /// Model as the client named it, of a very long name the beginning; empty when it named none.
     pub model: Box<str>,
     /// `None` for a request that carries no readable prompt.
     pub keys: Option<Keys>,
@@ -44,7 +52,7 @@ impl Prompt {
     /// A request that is routed by load alone.
     pub fn unkeyed(model: &str) -> Self {
         Self {
-            model: model.into(),
+            model: kept_name(model).into(),
             keys: None,
             tokens: 0,
             rate: None,

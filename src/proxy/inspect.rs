@@ -8,7 +8,7 @@ use super::{Gateway, PathKind, cors, models};
 use crate::datalayer::tokenize::{self, NoTokens};
 use crate::openai::{AnswerReader, Peek, PromptSink};
 use crate::pool::waiting::Admission;
-use crate::pool::{CHUNK_BYTES, Keys, MAX_CHUNKS, Plan, Pool, Pools, Prompt, State};
+use crate::pool::{CHUNK_BYTES, Keys, MAX_CHUNKS, Plan, Pool, Pools, Prompt, State, kept_name};
 use crate::prefix::{ChainHasher, Chunking, seed};
 use crate::telemetry::Metrics;
 use bytes::Bytes;
@@ -186,7 +186,10 @@ pub struct Inspected {
 fn pool_of(pools: &Pools, model: &str) -> std::result::Result<Arc<Pool>, Refusal> {
     pools.for_model(model).cloned().ok_or_else(|| Refusal {
         reason: Reason::NotFound,
-        detail: Some(format!("The model `{model}` does not exist: no pool serves it.")),
+        detail: Some(format!(
+            "The model `{}` does not exist: no pool serves it.",
+            kept_name(model)
+        )),
         retry_after: None,
     })
 }
@@ -245,7 +248,8 @@ fn prompt(
         prompt.keys = Some(Keys::Blocks(keys));
         return prompt;
     }
-    key_by_bytes(&mut prompt, pool, kind, peek, salt.as_deref());
+    let seed = seed(&model, salt.as_deref(), &pool.name);
+    key_by_bytes(&mut prompt, pool, kind, peek, seed);
     if let Some(ids) = ids {
         let tokens = ids.iter().map(Vec::len).sum::<usize>();
         prompt.tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
@@ -255,12 +259,12 @@ fn prompt(
 }
 
 /// Keys of chunks of the prompt's canonical bytes, and an estimate of its tokens.
-fn key_by_bytes(prompt: &mut Prompt, pool: &Pool, kind: PathKind, peek: &Peek<'_>, salt: Option<&[u8]>) {
+fn key_by_bytes(prompt: &mut Prompt, pool: &Pool, kind: PathKind, peek: &Peek<'_>, seed: u64) {
     let chunking = Chunking {
         chunk_bytes: CHUNK_BYTES,
         max_blocks: MAX_CHUNKS,
     };
-    let mut hasher = ChainHasher::new(seed(&prompt.model, salt, &pool.name), chunking);
+    let mut hasher = ChainHasher::new(seed, chunking);
     let fed = peek.feed(kind, &mut hasher);
     let (keys, next) = hasher.finish_and_continue();
     let goes_on = pool.exact.is_none()

@@ -155,3 +155,19 @@ async fn a_body_is_replayed_whole_to_the_next_endpoint() {
     assert_eq!(third.executions(), SIZES.len());
     gateway.at_rest().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_model_name_without_end_only_the_beginning_is_kept() {
+    let (upstream, gateway) = gateway().await;
+    let mut client = gateway.client().await;
+    let name = format!("m{}", "é".repeat(1 << 20));
+    let body = chat("hello", false).replacen("\"m\"", &format!("\"{name}\""), 1);
+    assert!(body.len() > name.len());
+    client.post(CHAT, &body).await;
+    assert_echoed(&client.response().await, &upstream, &body);
+    gateway.at_rest().await;
+    let kept = gateway.admin("GET", "/decisions?limit=1").await;
+    let kept: serde_json::Value = serde_json::from_slice(&kept).unwrap();
+    let kept = kept[0]["model"].as_str().unwrap();
+    assert!(name.starts_with(kept) && (200..=256).contains(&kept.len()));
+}
