@@ -62,7 +62,10 @@ impl Inspection {
                 }
                 written = Some(tree);
             }
-            Err(fault) => diagnostics.extend([*fault]),
+            Err(fault) => {
+                diagnostics.hide(&secrets::words_of_unreadable(text));
+                diagnostics.extend([*fault]);
+            }
         }
         Self {
             config: config.filter(|_| !diagnostics.has_errors()),

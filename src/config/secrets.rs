@@ -38,23 +38,65 @@ fn all(config: &mut Config) -> impl Iterator<Item = (String, &mut Secret)> {
     pools.chain(headers)
 }
 
-/// The words of `tree` that an excerpt must not show, as far as the file itself has them.
+/// The words of `tree` that an excerpt must not show, as far as the file itself has them; also where a key stands
+/// twice or a secret has another shape than it should.
 pub(super) fn words(tree: &Node) -> Vec<String> {
-    let pools = match tree.get("pools").map(|pools| &pools.value) {
-        Some(Value::Seq(items)) => items.iter().map(|item| &item.node).collect(),
-        _ => Vec::new(),
+    let pools = children(tree, "pools").flat_map(|pools| match &pools.value {
+        Value::Seq(items) => items.as_slice(),
+        _ => &[],
+    });
+    let keys = pools.flat_map(|pool| children(&pool.node, "api_key"));
+    let headers = children(tree, "traces").flat_map(|traces| children(traces, "headers"));
+    let mut words = Vec::new();
+    keys.chain(headers).for_each(|secret| texts(secret, &mut words));
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// The values of `key`, which may be repeated.
+fn children<'a>(node: &'a Node, key: &'static str) -> impl Iterator<Item = &'a Node> {
+    let entries = match &node.value {
+        Value::Map(entries) => entries.as_slice(),
+        _ => &[],
     };
-    let keys = pools.into_iter().filter_map(|pool| pool.get("api_key"));
-    let headers = match tree.get("traces").and_then(|traces| traces.get("headers")) {
-        Some(Node {
-            value: Value::Map(entries),
-            ..
-        }) => entries.iter().map(|entry| &entry.node).collect(),
-        _ => Vec::new(),
-    };
-    let secrets = keys.chain(headers).filter_map(Node::as_text);
-    secrets
-        .filter(|word| !word.is_empty())
-        .map(ToOwned::to_owned)
-        .collect()
+    let wanted = entries.iter().filter(move |entry| entry.key == key);
+    wanted.map(|entry| &entry.node)
+}
+
+/// Collects the texts below `node`, without names of files.
+fn texts(node: &Node, found: &mut Vec<String>) {
+    match &node.value {
+        Value::Text(text) => found.push(text.text.clone()),
+        Value::Seq(items) => items.iter().for_each(|item| texts(&item.node, found)),
+        Value::Map(entries) => {
+            let others = entries.iter().filter(|entry| entry.key != "file");
+            others.for_each(|entry| texts(&entry.node, found));
+        }
+        _ => {}
+    }
+}
+
+/// What an excerpt of a text that is no YAML must not show: the rest of each line with a secret's key, and of the
+/// lines below `headers`.
+pub(super) fn words_of_unreadable(text: &str) -> Vec<String> {
+    let mut words = Vec::new();
+    let mut headers: Option<usize> = None;
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start().len();
+        headers = headers.filter(|of| indent > *of || line.trim().is_empty());
+        let after = match ["api_key", "headers"].map(|key| line.find(key)) {
+            [Some(at), _] => &line[at..],
+            [None, Some(at)] => {
+                headers = Some(indent);
+                &line[at..]
+            }
+            [None, None] if headers.is_some() => line,
+            [None, None] => continue,
+        };
+        let word = after.split_once(':').map_or("", |(_, rest)| rest.trim());
+        if !matches!(word, "" | "{" | "}") {
+            words.push(word.to_owned());
+        }
+    }
+    words
 }

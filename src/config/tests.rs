@@ -192,6 +192,25 @@ fn mutilated_files_are_explained() {
     }
 }
 
+/// A secret that is written in a wrong way is one all the same.
+#[test]
+fn secrets_of_faulty_files_are_not_shown() {
+    let pool = "pools:\n  - name: a\n    endpoints: [{ url: 'http://10.0.0.1:8000' }]\n";
+    for (faulty, told) in [
+        ("    api_key: sk-one\n    api_key: sk-two\n", "given twice"),
+        ("    api_key: [sk-one]\n", "is a list"),
+        ("    api_key: { value: sk-one }\n", "unknown key `value`"),
+        ("    api_key: sk-one: x\n", "mapping values"),
+        ("traces:\n  headers:\n    x-key: [sk-one]\n", "is a list"),
+        ("traces:\n  headers:\n    x-key: sk-one: x\n", "mapping values"),
+    ] {
+        let inspection = Inspection::of(&format!("{pool}{faulty}"), "secrets.yaml", &|_| None);
+        let said = inspection.diagnostics.to_string();
+        assert!(said.contains(told) && said.contains("**"), "{said}");
+        assert!(!said.contains("sk-"), "{said}");
+    }
+}
+
 /// Secrets are read from wherever they stand, and nothing that is shown has them.
 #[test]
 fn secrets_are_read_and_never_shown() {
