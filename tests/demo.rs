@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 fn the_demo_keeps_both_promises() {
     let output = Command::new(env!("CARGO_BIN_EXE_homing"))
         .arg("demo")
+        .env("HTTP_PROXY", "http://127.0.0.1:9")
+        .env("http_proxy", "http://127.0.0.1:9")
         .output()
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);

@@ -61,7 +61,8 @@ fn read(path: &PathBuf) -> anyhow::Result<Vec<u8>> {
 
 async fn ask(config: &Config, path: &str, body: Vec<u8>) -> anyhow::Result<Value> {
     let url = format!("http://{}/explain?path={path}", config.admin.listen);
-    let answer = reqwest::Client::new()
+    let client = reqwest::Client::builder().no_proxy().build()?;
+    let answer = client
         .post(&url)
         .body(body)
         .send()

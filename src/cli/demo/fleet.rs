@@ -53,7 +53,8 @@ impl Fleet {
         let url = |port: u16| format!("http://127.0.0.1:{port}");
         let folder = tempfile::tempdir().context("cannot make a temporary folder")?;
         let mut fleet = Self {
-            http: reqwest::Client::new(),
+            // What runs on this machine is reached without the proxy that the environment may name.
+            http: reqwest::Client::builder().no_proxy().build()?,
             gateway: url(ports[0]),
             admin: url(ports[1]),
             pods: ports[2..].iter().copied().map(url).collect(),
