@@ -1,6 +1,6 @@
 //! Spans of requests, as a collector gets them; and what the access log says of the same requests.
 
-use super::support::{Gateway, Script, Setup, Upstream, chat, eventually};
+use super::support::{Gateway, Script, Setup, Step, Upstream, chat, eventually};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
@@ -76,8 +76,14 @@ fn named<'a>(spans: &'a [Span], name: &str) -> Vec<&'a Span> {
 
 /// A stream whose engine tells what it counted.
 fn stream() -> Script {
+    stream_after(Step::Pause(Duration::ZERO))
+}
+
+/// The same, with a step between the first token and the wait for the others.
+fn stream_after(step: Step) -> Script {
     Script::chunked("text/event-stream")
         .event(r#"{"choices":[{"index":0,"delta":{"content":"Hi"}}]}"#)
+        .then(step)
         .pause(Duration::from_millis(20))
         .event(r#"{"choices":[],"usage":{"prompt_tokens":12,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":8}}}"#)
         .event("[DONE]")
@@ -232,7 +238,11 @@ async fn without_traces_the_callers_context_passes_as_it_came() {
 async fn slow_requests_are_logged_whatever_the_sample_and_models_have_series() {
     let engine = Upstream::start(|request, _| {
         let slow = String::from_utf8_lossy(&request.body).contains("slow");
-        if slow { stream() } else { Script::echo(request) }
+        if slow {
+            stream_after(Step::Await)
+        } else {
+            Script::echo(request)
+        }
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
@@ -244,7 +254,12 @@ async fn slow_requests_are_logged_whatever_the_sample_and_models_have_series() {
     let mut gateway = Setup::of([engine.address]).top(&top).start().await;
     let mut client = gateway.client().await;
     client.post(CHAT, chat("slow", true)).await;
-    assert_eq!(client.response().await.status, 200);
+    let mut response = client.head().await.unwrap();
+    assert_eq!(response.status, 200);
+    client.body_until(&mut response, "Hi").await;
+    // The gateway has seen the first token: from now on it takes 20 ms and more to the others.
+    engine.release();
+    client.body(&mut response).await;
     eventually("the request is accounted for", async || {
         gateway.metrics().await.sum("homing_tokens_total", "model=\"m\"") > 0.0
     })
@@ -259,9 +274,9 @@ async fn slow_requests_are_logged_whatever_the_sample_and_models_have_series() {
             "{family}"
         );
     }
-    // Two gaps between three tokens, 20 ms together; the first token may be seen late.
+    // Two gaps between three tokens, 20 ms together.
     let sum = metrics.sum("homing_inter_token_seconds_sum", "model=\"m\"");
-    assert!((0.003..1.0).contains(&sum), "{sum}");
+    assert!((0.010..1.0).contains(&sum), "{sum}");
     gateway.signal("TERM");
     assert_eq!(gateway.exit().await.code(), Some(0));
     let lines = std::fs::read_to_string(log).unwrap();

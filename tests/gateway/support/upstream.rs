@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// One request as it arrived.
@@ -62,7 +62,8 @@ struct Shared {
     health: AtomicU16,
     metrics: Mutex<String>,
     idle_close_ms: AtomicU64,
-    release: Notify,
+    /// Calls of [`Upstream::release`].
+    releases: watch::Sender<u64>,
     forgetful: bool,
 }
 
@@ -108,7 +109,7 @@ impl Upstream {
             health: AtomicU16::new(200),
             metrics: Mutex::new(engine_metrics(0, 0)),
             idle_close_ms: AtomicU64::new(u64::MAX),
-            release: Notify::new(),
+            releases: watch::channel(0).0,
         });
         let accepting = tokio::spawn(accept(listener, shared.clone()));
         Self {
@@ -139,9 +140,9 @@ impl Upstream {
         self.shared.idle_close_ms.store(millis, Ordering::Relaxed);
     }
 
-    /// Lets all scripts that wait at [`Step::Await`] go on.
+    /// Lets the script of each request that has arrived pass one [`Step::Await`] more, whether it has come there or not.
     pub fn release(&self) {
-        self.shared.release.notify_waiters();
+        self.shared.releases.send_modify(|count| *count += 1);
     }
 
     /// Looks at the state.
@@ -202,6 +203,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
                 id,
                 buffer: Vec::new(),
                 shared: shared.clone(),
+                released: 0,
             }
             .run(),
         );
@@ -222,6 +224,8 @@ struct Connection {
     id: u64,
     buffer: Vec<u8>,
     shared: Arc<Shared>,
+    /// Releases that the running script has used up, those before it included.
+    released: u64,
 }
 
 impl Connection {
@@ -229,6 +233,7 @@ impl Connection {
         let mut served = false;
         while let Some(request) = self.request(served).await {
             served = true;
+            self.released = *self.shared.releases.borrow();
             let script = match request.path() {
                 "/health" => Script::answer(self.shared.health.load(Ordering::Relaxed), "", ""),
                 "/metrics" => {
@@ -268,10 +273,7 @@ impl Connection {
                 }
                 Step::Pause(time) => self.unless_gone(tokio::time::sleep(time)).await,
                 Step::Hang => self.unless_gone(std::future::pending()).await,
-                Step::Await => {
-                    let shared = self.shared.clone();
-                    self.unless_gone(shared.release.notified()).await
-                }
+                Step::Await => self.released().await,
                 Step::Close => return false,
                 Step::Reset => {
                     let _ = socket2::SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
@@ -284,6 +286,16 @@ impl Connection {
             }
         }
         true
+    }
+
+    async fn released(&mut self) -> bool {
+        self.released += 1;
+        let (mut releases, enough) = (self.shared.releases.subscribe(), self.released);
+        let until = async {
+            // The sender lives as long as this connection.
+            let _ = releases.wait_for(|count| *count >= enough).await;
+        };
+        self.unless_gone(until).await
     }
 
     async fn trickle(&mut self, bytes: &[u8]) -> bool {
