@@ -114,6 +114,14 @@ pub fn main() -> ExitCode {
     exit.into()
 }
 
+/// A factor or a number of seconds that clocks can reckon with.
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(value) if (1e-9..=1e9).contains(&value) => Ok(value),
+        _ => Err("must be a number from 1e-9 to 1e9".to_owned()),
+    }
+}
+
 /// Tells `error` on stderr and says how the process ends.
 fn told(error: &anyhow::Error) -> Exit {
     if let Some(faults) = error.downcast_ref::<Diagnostics>() {

@@ -1,6 +1,6 @@
 //! `homing replay`: a workload against modelled endpoints in virtual time, one row per policy.
 
-use super::{Exit, Misuse};
+use super::{Exit, Misuse, positive};
 use crate::config::units::Period;
 use crate::scheduling::{LeastCostParameters, Policy};
 use crate::sim::engine::FleetPreset;
@@ -336,13 +336,6 @@ fn in_parallel<T: Sync, R: Send>(items: &[T], progress: &Progress, work: impl Fn
     let mut done = done.into_inner().unwrap_or_default();
     done.sort_by_key(|(index, _)| *index);
     done.into_iter().map(|(_, result)| result).collect()
-}
-
-fn positive(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(value) if value.is_finite() && value > 0.0 => Ok(value),
-        _ => Err("must be a number above 0".to_owned()),
-    }
 }
 
 fn period(text: &str) -> Result<Period, String> {

@@ -1,6 +1,6 @@
 //! `homing sim`: simulated vLLM servers in the foreground.
 
-use super::{Exit, Misuse};
+use super::{Exit, Misuse, positive};
 use crate::sim::engine::{EngineSpec, FleetPreset};
 use crate::sim::kv_publisher::{EventFormat, KvPublisher, KvPublisherOptions};
 use crate::sim::server::{QueueLimits, SimOptions, SimServer};
@@ -88,13 +88,6 @@ pub struct Args {
     /// Seconds that SIGTERM leaves to requests in flight; with 0 they end at once with finish_reason "abort"
     #[arg(long, value_name = "SECONDS", default_value_t = 0.0)]
     pub shutdown_timeout: f64,
-}
-
-fn positive(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(value) if f64::is_finite(value) && value > 0.0 => Ok(value),
-        _ => Err("must be a number above 0".to_owned()),
-    }
 }
 
 impl Args {
@@ -277,7 +270,12 @@ mod tests {
     #[test]
     fn nonsense_is_refused() {
         assert!(parse("").is_err());
-        assert!(parse("--listen 127.0.0.1:1 --speed 0").is_err());
+        for times in ["--speed 0", "--speed NaN", "--speed 1e-300", "--keep-alive 1e300"] {
+            assert!(
+                parse(&format!("--listen 127.0.0.1:1 {times}")).is_err(),
+                "{times}"
+            );
+        }
         assert!(
             parse("--listen 127.0.0.1:1 --name a --name b")
                 .unwrap()

@@ -224,11 +224,6 @@ impl Engine {
         self.waiting.len()
     }
 
-    /// Prompt tokens of the requests that wait for a seat now.
-    pub fn waiting_tokens(&self) -> u64 {
-        self.waiting.iter().map(|s| u64::from(s.known_tokens())).sum()
-    }
-
     /// Leading tokens of a prompt with these blocks that are in the cache now: what it would hit.
     pub fn cached_prefix_tokens(&self, request: &SimRequest) -> u32 {
         let limit = request.prompt_tokens.saturating_sub(1) / self.spec.block_size;
