@@ -1,9 +1,9 @@
 //! The canonical form of a prompt: the bytes that prefix keys are made of.
 //!
 //! The form is injective (different content gives different bytes) and prefix-friendly (a prompt that grows at its
-//! end keeps its bytes so far: nothing is counted or closed up front). Boundaries are the bytes `0xF8..=0xFF`, which
-//! no UTF-8 text holds, not even generalised UTF-8 with lone surrogates; a body that has them all the same is not read
-//! ([`super::NotJson::NotUtf8`]). Texts and JSON values are in the spelling of [`super::text`]:
+//! end keeps its bytes so far: nothing is counted or closed up front). Boundaries are control characters: JSON has none
+//! in its strings, whatever else is in them, and in the spelling of [`super::text`], which texts and JSON values have here,
+//! they stay escaped:
 //!
 //! ```text
 //! prompt   := field* ( text | ids | json | message* )
@@ -16,6 +16,8 @@
 //! media    := MEDIA 16-digest-bytes
 //! ids      := IDS ( 4-id-bytes | JSON minified-json CLOSE )*
 //! ```
+//!
+//! The first of an id's bytes is no tag: ids are big-endian with the highest bit set.
 
 use super::text;
 use xxhash_rust::xxh3::Xxh3;
@@ -30,23 +32,23 @@ pub trait PromptSink {
 }
 
 /// Begins a named field; its name follows.
-pub(super) const FIELD: u8 = 0xF8;
+pub(super) const FIELD: u8 = 0x18;
 /// Begins a message; its role follows.
-pub(super) const MESSAGE: u8 = 0xF9;
+pub(super) const MESSAGE: u8 = 0x19;
 /// Begins a text.
-pub(super) const TEXT: u8 = 0xFA;
+pub(super) const TEXT: u8 = 0x1A;
 /// Begins a minified JSON value.
-pub(super) const JSON: u8 = 0xFB;
+pub(super) const JSON: u8 = 0x1B;
 /// Begins the digest of a media part.
-pub(super) const MEDIA: u8 = 0xFC;
+pub(super) const MEDIA: u8 = 0x1C;
 /// Begins a list of token ids.
-pub(super) const IDS: u8 = 0xFD;
+pub(super) const IDS: u8 = 0x1D;
 /// Begins a part that holds parts.
-pub(super) const OPEN: u8 = 0xFE;
+pub(super) const OPEN: u8 = 0x1E;
 /// Begins a message's content.
-pub(super) const CONTENT: u8 = 0xFF;
+pub(super) const CONTENT: u8 = 0x1F;
 /// Ends a part that holds parts, or an odd token id; never mistaken for [`CONTENT`], which follows neither.
-pub(super) const CLOSE: u8 = 0xFF;
+pub(super) const CLOSE: u8 = 0x1F;
 
 /// Collects the many small pieces of a prompt, so that the sink sees few and large ones.
 const BUFFER_BYTES: usize = 1024;

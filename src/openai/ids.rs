@@ -4,8 +4,7 @@ use super::json::Elements;
 
 /// An element of a list of token ids.
 pub(super) enum TokenId<'a> {
-    /// An id as it is written everywhere: digits alone, below 2^31. Its first byte in big-endian order then never looks
-    /// like a tag of the canonical form.
+    /// An id as it is written everywhere: digits alone, below 2^31.
     Plain(u32),
     /// Anything else (negative, fractional, huge, no number at all), as it stands in the body.
     Odd(&'a [u8]),

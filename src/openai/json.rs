@@ -3,7 +3,7 @@
 //! The grammar is RFC 8259 plus `NaN`, `Infinity` and `-Infinity`, which Python's `json` (and so the engine)
 //! accepts. Escapes within strings are not checked here: a wrong one is the engine's to refuse.
 
-use super::word::{any_not_text, first_of};
+use super::word::{any_below_space, first_of};
 use memchr::memchr;
 use smallvec::SmallVec;
 
@@ -28,10 +28,6 @@ pub enum NotJson {
     /// The string that starts at this offset holds a raw control character.
     #[error("raw control character in the string at offset {0}")]
     ControlCharacter(usize),
-    /// The string that starts at this offset holds a byte that no UTF-8 has, and that the canonical form sets its
-    /// boundaries with.
-    #[error("bytes that are no UTF-8 in the string at offset {0}")]
-    NotUtf8(usize),
     /// Something follows the object, at this offset.
     #[error("bytes after the JSON object at offset {0}")]
     TrailingBytes(usize),
@@ -92,12 +88,10 @@ impl<'a> Cursor<'a> {
         let end = string_end(self.bytes, inner_start).ok_or(NotJson::Truncated)?;
         self.at = end + 1;
         let inner = &self.bytes[inner_start..end];
-        if !has_byte_of_no_text(inner) {
-            Ok(inner)
-        } else if inner.iter().any(|&byte| byte < b' ') {
+        if has_control_character(inner) {
             Err(NotJson::ControlCharacter(start))
         } else {
-            Err(NotJson::NotUtf8(start))
+            Ok(inner)
         }
     }
 
@@ -288,32 +282,27 @@ fn string_end(bytes: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// Whether a string holds a control character or one of `0xF8..=0xFF`. All other bytes may be there: what else is no
-/// UTF-8 is the engine's to refuse.
-///
-/// Maxima instead of a search: without an early exit the compiler makes them vector operations, with as many bytes at a
+/// Minima instead of a search: without an early exit the compiler makes them vector operations, with as many bytes at a
 /// time two that do not wait for each other. The last ones are looked at twice rather than one by one.
-fn has_byte_of_no_text(text: &[u8]) -> bool {
+fn has_control_character(text: &[u8]) -> bool {
     const LANES: usize = 32;
-    // Moved down, control characters wrap round and stand above all others, next to what is above the highest.
-    const HIGHEST: u8 = 0xF7 - b' ';
     let Some(last) = text.last_chunk::<LANES>() else {
-        return has_byte_of_no_text_short(text);
+        return has_control_character_short(text);
     };
-    let mut most = last.map(|byte| byte.wrapping_sub(b' '));
+    let mut least = *last;
     for chunk in text.as_chunks::<LANES>().0 {
-        for (most, byte) in most.iter_mut().zip(chunk) {
-            *most = (*most).max(byte.wrapping_sub(b' '));
+        for (least, byte) in least.iter_mut().zip(chunk) {
+            *least = (*least).min(*byte);
         }
     }
-    most.iter().any(|&byte| byte > HIGHEST)
+    least.iter().any(|&byte| byte < b' ')
 }
 
 /// The same for less than 32 bytes.
-fn has_byte_of_no_text_short(text: &[u8]) -> bool {
+fn has_control_character_short(text: &[u8]) -> bool {
     match text.last_chunk() {
-        Some(last) => any_not_text(*last) || text.as_chunks().0.iter().copied().any(any_not_text),
-        None => text.iter().any(|&byte| !matches!(byte, b' '..=0xF7)),
+        Some(last) => any_below_space(*last) || text.as_chunks().0.iter().copied().any(any_below_space),
+        None => text.iter().any(|&byte| byte < b' '),
     }
 }
 

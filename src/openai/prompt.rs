@@ -41,6 +41,9 @@ const RENDERING_FIELDS: [Field; 17] = [
     Field::Suffix,
 ];
 
+/// Set in a token id, whose first byte could else be a tag.
+const NO_TAG: u32 = 1 << 31;
+
 impl Peek<'_> {
     /// Walks the request's prompt and gives its canonical bytes to `sink`.
     ///
@@ -147,7 +150,7 @@ impl<'p, S: PromptSink> Feeder<'p, '_, S> {
         self.canon.tag(IDS);
         for id in TokenIds::of(ids) {
             match id {
-                TokenId::Plain(id) => self.canon.put(&id.to_be_bytes()),
+                TokenId::Plain(id) => self.canon.put(&(id | NO_TAG).to_be_bytes()),
                 TokenId::Odd(element) => {
                     self.canon.json(element);
                     self.canon.tag(CLOSE);

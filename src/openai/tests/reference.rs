@@ -79,21 +79,21 @@ fn head(kind: PathKind, body: &Object) -> Vec<u8> {
             _ => Value::Null,
         };
         if let Some(value) = get(body, name).filter(|value| **value != default) {
-            out.extend([&b"\xF8"[..], name.as_bytes(), &json(value)].concat());
+            out.extend([&b"\x18"[..], name.as_bytes(), &json(value)].concat());
         }
     }
     for name in ["mm_payload", "prompt_embeds"] {
         if let Some(value) = get(body, name) {
-            out.extend([&b"\xF8"[..], name.as_bytes(), &media(value)].concat());
+            out.extend([&b"\x18"[..], name.as_bytes(), &media(value)].concat());
         }
     }
     if kind == PathKind::Responses
         && let Some(template) = get(body, "prompt")
     {
-        out.extend([&b"\xF8prompt"[..], &json(template)].concat());
+        out.extend([&b"\x18prompt"[..], &json(template)].concat());
     }
     if let Some(tools) = get(body, "tools").filter(|tools| **tools != Value::Array(vec![])) {
-        out.extend(b"\xF8tools");
+        out.extend(b"\x18tools");
         match tools {
             Value::Array(tools) => tools
                 .iter()
@@ -117,13 +117,13 @@ fn prompts(prompt: &Value) -> Vec<Vec<u8>> {
 
 fn one_prompt(prompt: &Value) -> Vec<u8> {
     match prompt {
-        Value::String(text) => [b"\xFA", spelled(text).as_bytes()].concat(),
+        Value::String(text) => [b"\x1A", spelled(text).as_bytes()].concat(),
         Value::Array(ids) => {
-            let mut out = vec![0xFD];
+            let mut out = vec![0x1D];
             for id in ids {
                 match id.as_u64().filter(|&id| id < 1 << 31) {
-                    Some(id) => out.extend((id as u32).to_be_bytes()),
-                    None => out.extend([&json(id)[..], b"\xFF"].concat()),
+                    Some(id) => out.extend((id as u32 + 0x8000_0000).to_be_bytes()),
+                    None => out.extend([&json(id)[..], b"\x1F"].concat()),
                 }
             }
             out
@@ -141,12 +141,12 @@ fn conversation(kind: PathKind, body: &Object) -> Option<Vec<u8>> {
     let messages = get(body, messages).filter(|messages| **messages != Value::Array(vec![]))?;
     let mut out = vec![];
     if let Some(system) = get(body, lead) {
-        out.extend([&b"\xF9system"[..], &content(system)].concat());
+        out.extend([&b"\x19system"[..], &content(system)].concat());
     }
     match messages {
         Value::Array(messages) => messages.iter().for_each(|item| out.extend(message(item))),
         Value::String(_) if kind == PathKind::Responses => {
-            out.extend([&b"\xF9user"[..], &content(messages)].concat());
+            out.extend([&b"\x19user"[..], &content(messages)].concat());
         }
         other => out.extend(json(other)),
     }
@@ -155,9 +155,9 @@ fn conversation(kind: PathKind, body: &Object) -> Option<Vec<u8>> {
 
 fn message(message: &Value) -> Vec<u8> {
     let Value::Object(message) = message else {
-        return [&b"\xF9\xFE"[..], &json(message)].concat();
+        return [&b"\x19\x1E"[..], &json(message)].concat();
     };
-    let mut out = vec![0xF9];
+    let mut out = vec![0x19];
     match get(message, "role") {
         None => {}
         Some(Value::String(role)) => out.extend(spelled(role).as_bytes()),
@@ -173,7 +173,7 @@ fn message(message: &Value) -> Vec<u8> {
         if skipped || value.is_null() {
             continue;
         }
-        out.push(0xF8);
+        out.push(0x18);
         out.extend(spelled(key).as_bytes());
         out.extend(if key == "output" {
             parts(value, true)
@@ -191,7 +191,7 @@ fn content(value: &Value) -> Vec<u8> {
     if *value == Value::Array(vec![]) {
         vec![]
     } else {
-        [&b"\xFF"[..], &parts(value, true)].concat()
+        [&b"\x1F"[..], &parts(value, true)].concat()
     }
 }
 
@@ -205,7 +205,7 @@ fn parts(value: &Value, outermost: bool) -> Vec<u8> {
 fn part(value: &Value, outermost: bool) -> Vec<u8> {
     let Value::Object(object) = value else {
         return match value {
-            Value::String(text) => [b"\xFA", spelled(text).as_bytes()].concat(),
+            Value::String(text) => [b"\x1A", spelled(text).as_bytes()].concat(),
             other => json(other),
         };
     };
@@ -219,14 +219,14 @@ fn part(value: &Value, outermost: bool) -> Vec<u8> {
     if let (Some("text" | "input_text" | "output_text"), Some(Value::String(text)), true) =
         (kind, object.get("text"), only_text)
     {
-        return [b"\xFA", spelled(text).as_bytes()].concat();
+        return [b"\x1A", spelled(text).as_bytes()].concat();
     }
     if kind == Some("tool_result") && outermost {
         let rest = json(&without(value, &["cache_control", "content"]));
         let inner = object
             .get("content")
             .map_or(vec![], |content| parts(content, false));
-        return [&b"\xFE"[..], &rest, &inner, b"\xFF"].concat();
+        return [&b"\x1E"[..], &rest, &inner, b"\x1F"].concat();
     }
     let is_media = match kind {
         Some(kind) => MEDIA_WORDS.contains(&kind),
@@ -246,14 +246,14 @@ fn without(value: &Value, left_out: &[&str]) -> Value {
 
 fn media(value: &Value) -> Vec<u8> {
     [
-        &b"\xFC"[..],
+        &b"\x1C"[..],
         &xxh3_128(value.to_string().as_bytes()).to_be_bytes(),
     ]
     .concat()
 }
 
 fn json(value: &Value) -> Vec<u8> {
-    [b"\xFB", value.to_string().as_bytes()].concat()
+    [b"\x1B", value.to_string().as_bytes()].concat()
 }
 
 /// A string as serde_json writes it, without its quotes.
