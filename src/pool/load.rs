@@ -26,6 +26,13 @@ pub struct LoadSample {
     pub picked: u64,
 }
 
+impl LoadSample {
+    /// Requests picked for the endpoint whose response has ended; only differences mean anything.
+    pub fn ended(&self) -> u64 {
+        self.picked.saturating_sub(self.inflight.into())
+    }
+}
+
 impl Load {
     /// Reads the counters. They are written under the pool's pick lock or by a single release, so relaxed
     /// loads see at worst a release that is a moment old.

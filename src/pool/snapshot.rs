@@ -52,9 +52,12 @@ pub struct Entry {
     /// The newest scrape and when it was taken.
     pub engine: EngineMetrics,
     pub sampled_at: Option<Mono>,
-    /// Requests picked for the endpoint before that sample, and before the one before it.
+    /// Requests picked for the endpoint before that scrape.
     pub picked_at_sample: u64,
-    pub picked_at_previous: u64,
+    /// Requests that were picked between the sample and the scrape before it.
+    pub just_came: u64,
+    /// Requests that had ended when the sample was taken.
+    pub ended_at_sample: u64,
 }
 
 /// An engine that shows no queue admits this many more requests without one.
@@ -91,16 +94,17 @@ impl Entry {
     /// The engine's queue as it is now, as far as one gauge and the gateway's own picks tell.
     ///
     /// What came between the last two samples is no queue yet: an engine admits requests at the end of a step, so
-    /// each of them waits for a moment. And what was sent since the sample is in no gauge: where that is much, it
-    /// counts, or a whole burst would follow the gauge that looked best.
+    /// each of them waits for a moment. What has ended since the sample let as many in. And what was sent since the
+    /// scrape is in no gauge: where that is much, it counts, or a whole burst would follow the gauge that looked best.
     fn queue(&self, waiting: f64) -> f64 {
         let load = self.endpoint.load.sample();
-        let just_came = self.picked_at_sample.saturating_sub(self.picked_at_previous);
+        let ended_since = load.ended().saturating_sub(self.ended_at_sample);
         let sent_since = load
             .picked
             .saturating_sub(self.picked_at_sample)
             .min(load.inflight.into());
-        (waiting - just_came as f64).max(0.0) + (sent_since as f64 - ADMITTED_WITHOUT_QUEUE).max(0.0)
+        let left = self.just_came.saturating_add(ended_since) as f64;
+        (waiting - left).max(0.0) + (sent_since as f64 - ADMITTED_WITHOUT_QUEUE).max(0.0)
     }
 }
 
@@ -174,6 +178,11 @@ mod tests {
 
     /// An endpoint that was sampled twice, with so many requests sent before, between and after the samples.
     fn entry_after(scrape: EngineMetrics, sent: [usize; 3]) -> (Entry, Vec<Reservation>) {
+        let (status, reservations) = status_after(&scrape, sent);
+        (status::snapshot(&[status]).entries[0].clone(), reservations)
+    }
+
+    fn status_after(scrape: &EngineMetrics, sent: [usize; 3]) -> (Status, Vec<Reservation>) {
         let endpoint = endpoint(0);
         let mut status = Status::new(endpoint.clone());
         let mut reservations = Vec::new();
@@ -183,7 +192,7 @@ mod tests {
                 status.scraped(Mono::ZERO, endpoint.load.sample().picked, scrape.clone());
             }
         }
-        (status::snapshot(&[status]).entries[0].clone(), reservations)
+        (status, reservations)
     }
 
     fn waiting(entry: &Entry) -> Option<f64> {
@@ -222,8 +231,39 @@ mod tests {
         };
         let (entry, mut sent) = entry_after(scrape, [0, 0, 20]);
         assert_eq!(waiting(&entry), Some(7.0));
-        sent.truncate(10);
+        sent.truncate(18);
+        // 18 and 2 of the 3: the two that ended let two in.
         assert_eq!(waiting(&entry), Some(3.0));
+        sent.truncate(10);
+        assert_eq!(waiting(&entry), Some(0.0));
+    }
+
+    #[test]
+    fn a_queue_moves_up_with_each_request_that_ends() {
+        let scrape = EngineMetrics {
+            waiting: Some(3.0),
+            ..EngineMetrics::default()
+        };
+        let (entry, mut sent) = entry_after(scrape, [9, 0, 0]);
+        for left in [3.0, 2.0, 1.0, 0.0, 0.0] {
+            assert_eq!(waiting(&entry), Some(left));
+            sent.pop();
+        }
+    }
+
+    #[test]
+    fn a_report_with_a_response_tells_of_what_came_since_the_scrape_as_well() {
+        let scrape = EngineMetrics {
+            waiting: Some(0.0),
+            ..EngineMetrics::default()
+        };
+        let report = Scraped {
+            waiting: Some(7.0),
+            ..Scraped::default()
+        };
+        let (mut status, _sent) = status_after(&scrape, [9, 2, 5]);
+        status.load_reported(Mono::ZERO, report);
+        assert_eq!(waiting(&status::snapshot(&[status]).entries[0]), Some(2.0));
     }
 
     #[test]

@@ -27,7 +27,8 @@ pub struct Status {
     engine: EngineMetrics,
     sampled_at: Option<Mono>,
     picked_at_sample: u64,
-    picked_at_previous: u64,
+    just_came: u64,
+    ended_at_sample: u64,
 }
 
 impl Status {
@@ -46,7 +47,8 @@ impl Status {
             engine: EngineMetrics::default(),
             sampled_at: None,
             picked_at_sample: 0,
-            picked_at_previous: 0,
+            just_came: 0,
+            ended_at_sample: 0,
         }
     }
 
@@ -72,18 +74,21 @@ impl Status {
 
     /// Takes a scrape; `picked` is what the endpoint's load counted when the page was asked for.
     pub fn scraped(&mut self, now: Mono, picked: u64, engine: EngineMetrics) {
-        self.picked_at_previous = self.picked_at_sample;
-        self.picked_at_sample = picked;
+        let load = self.endpoint.load.sample();
+        self.just_came = picked.saturating_sub(std::mem::replace(&mut self.picked_at_sample, picked));
+        self.ended_at_sample = load.ended();
         self.asleep = engine.awake == Some(false);
-        let busy = self.endpoint.load.sample().inflight > 0;
         self.stand_still
-            .observe(now, busy, &engine, self.endpoint.outcomes.heads());
+            .observe(now, load.inflight > 0, &engine, self.endpoint.outcomes.heads());
         self.engine = engine;
         self.sampled_at = Some(now);
     }
 
     /// Takes a load report that came with a response: gauges only, as fresh as a scrape.
     pub fn load_reported(&mut self, now: Mono, gauges: Scraped) {
+        let load = self.endpoint.load.sample();
+        self.just_came = load.picked.saturating_sub(self.picked_at_sample);
+        self.ended_at_sample = load.ended();
         self.engine.waiting = gauges.waiting.or(self.engine.waiting);
         self.engine.running = gauges.running.or(self.engine.running);
         self.engine.kv_usage = gauges.kv_usage.or(self.engine.kv_usage);
@@ -183,7 +188,8 @@ impl Status {
             engine: self.engine.clone(),
             sampled_at: self.sampled_at,
             picked_at_sample: self.picked_at_sample,
-            picked_at_previous: self.picked_at_previous,
+            just_came: self.just_came,
+            ended_at_sample: self.ended_at_sample,
         }
     }
 }
