@@ -5,6 +5,7 @@ use homing::sim::engine::FleetPreset;
 use homing::sim::server::{SimOptions, SimServer};
 use serde_json::json;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use tokio::net::TcpListener;
 
 /// Tokens per KV block, as in the experiments that are repeated here.
@@ -38,7 +39,22 @@ impl Fleet {
     /// Sends a prompt and says who served it and how many of its blocks the gateway believed cached there.
     async fn complete(&self, prompt: &str) -> (String, String) {
         let mut client = self.gateway.client().await;
-        complete(&mut client, prompt).await
+        complete(
+            &mut client,
+            json!({ "model": "sim", "prompt": prompt, "max_tokens": 4 }),
+        )
+        .await
+    }
+
+    /// Streams that begin 5 ms after each other: while some begin, others end.
+    async fn streams_in_a_row(&self, prompts: &[String]) -> BTreeMap<String, usize> {
+        let stream = async |(at, prompt): (usize, &String)| {
+            tokio::time::sleep(Duration::from_millis(5 * at as u64)).await;
+            let mut client = self.gateway.client().await;
+            let body = json!({ "model": "sim", "prompt": prompt, "max_tokens": 4, "stream": true });
+            complete(&mut client, body).await
+        };
+        count(futures_util::future::join_all(prompts.iter().enumerate().map(stream)).await)
     }
 
     async fn at_once(&self, prompts: &[String]) -> BTreeMap<String, usize> {
@@ -63,9 +79,8 @@ impl Fleet {
     }
 }
 
-async fn complete(client: &mut Client, prompt: &str) -> (String, String) {
-    let body = json!({ "model": "sim", "prompt": prompt, "max_tokens": 4 }).to_string();
-    client.post("/v1/completions", body).await;
+async fn complete(client: &mut Client, body: serde_json::Value) -> (String, String) {
+    client.post("/v1/completions", body.to_string()).await;
     let response = client.response().await;
     assert_eq!(response.status, 200, "{}", response.text());
     let header = |name| response.header(name).unwrap().to_owned();
@@ -141,11 +156,12 @@ async fn newcomers_spread_with_metrics_that_are_five_seconds_old() {
             format!("metrics: {{ interval: 5s, stale_after: 10s }}\nscheduling: {{ preset: {preset} }}");
         let fleet = Fleet::start(&settings).await;
         // Again and again: what a response of one burst tells of its endpoint is old news in the next.
-        for round in 0..3 {
+        for round in 0..8 {
             let first = 2 * round * NEWCOMERS;
-            assert_even(preset, &fleet.at_once(&newcomers(first)).await);
-            assert_even(preset, &fleet.in_turn(&newcomers(first + NEWCOMERS)).await);
+            assert_even(preset, &fleet.streams_in_a_row(&newcomers(first)).await);
+            assert_even(preset, &fleet.at_once(&newcomers(first + NEWCOMERS)).await);
         }
+        assert_even(preset, &fleet.in_turn(&newcomers(16 * NEWCOMERS)).await);
     }
 }
 
