@@ -48,7 +48,7 @@ impl Inspection {
             Ok(mut tree) => {
                 let schema = json_schema();
                 // As written: what stands for a variable's value gives nothing away.
-                diagnostics.hide(&secrets::words(&tree));
+                diagnostics.hide(&secrets::words(&tree, text));
                 let found = shape::check(&mut tree, &schema, env);
                 diagnostics.extend(found.faults);
                 match typed::<Config>(&tree) {

@@ -40,7 +40,7 @@ fn all(config: &mut Config) -> impl Iterator<Item = (String, &mut Secret)> {
 
 /// The words of `tree` that an excerpt must not show, as far as the file itself has them; also where a key stands
 /// twice or a secret has another shape than it should.
-pub(super) fn words(tree: &Node) -> Vec<String> {
+pub(super) fn words(tree: &Node, source: &str) -> Vec<String> {
     let pools = children(tree, "pools").flat_map(|pools| match &pools.value {
         Value::Seq(items) => items.as_slice(),
         _ => &[],
@@ -48,7 +48,8 @@ pub(super) fn words(tree: &Node) -> Vec<String> {
     let keys = pools.flat_map(|pool| children(&pool.node, "api_key"));
     let headers = children(tree, "traces").flat_map(|traces| children(traces, "headers"));
     let mut words = Vec::new();
-    keys.chain(headers).for_each(|secret| texts(secret, &mut words));
+    keys.chain(headers)
+        .for_each(|secret| texts(secret, source, &mut words));
     words.retain(|word| !word.is_empty());
     words
 }
@@ -63,16 +64,27 @@ fn children<'a>(node: &'a Node, key: &'static str) -> impl Iterator<Item = &'a N
     wanted.map(|entry| &entry.node)
 }
 
-/// Collects the texts below `node`, without names of files.
-fn texts(node: &Node, found: &mut Vec<String>) {
+/// Collects the words below `node`, numbers as `source` has them, without names of files.
+fn texts(node: &Node, source: &str, found: &mut Vec<String>) {
     match &node.value {
+        Value::Null => {}
         Value::Text(text) => found.push(text.text.clone()),
-        Value::Seq(items) => items.iter().for_each(|item| texts(&item.node, found)),
+        Value::Bool(_) | Value::Int(_) | Value::Float(_) => {
+            let line = source
+                .lines()
+                .nth(node.place.line.saturating_sub(1))
+                .unwrap_or_default();
+            let word = line
+                .chars()
+                .skip(node.place.column.saturating_sub(1))
+                .take(node.place.width);
+            found.push(word.collect());
+        }
+        Value::Seq(items) => items.iter().for_each(|item| texts(&item.node, source, found)),
         Value::Map(entries) => {
             let others = entries.iter().filter(|entry| entry.key != "file");
-            others.for_each(|entry| texts(&entry.node, found));
+            others.for_each(|entry| texts(&entry.node, source, found));
         }
-        _ => {}
     }
 }
 

@@ -181,8 +181,14 @@ impl<'a> Walk<'a> {
             .as_text()
             .and_then(|text| nearest(text, words))
             .map(|w| format!("write `{w}`"));
-        let quoted = real.iter().find_map(|b| words::type_fix(b, node));
-        let fault = Diagnostic::error(format!("`{}` is {}", subject(path), kind_of(node)))
+        // What a secret is instead of a text may be the secret.
+        let is_secret = real.iter().any(|b| b["writeOnly"] == true);
+        let (kind, quoted) = if is_secret {
+            (words::plain_kind_of(node), words::plain_type_fix(node))
+        } else {
+            (kind_of(node), real.iter().find_map(|b| words::type_fix(b, node)))
+        };
+        let fault = Diagnostic::error(format!("`{}` is {kind}", subject(path)))
             .expected(expected.join(" or "))
             .maybe_fix(near.or(quoted));
         self.fault(fault, path, node.place)

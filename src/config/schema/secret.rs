@@ -91,6 +91,6 @@ impl JsonSchema for Secret {
 
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let file = InFile::json_schema(generator);
-        json_schema!({ "anyOf": [{ "type": "string" }, file] })
+        json_schema!({ "anyOf": [{ "type": "string", "writeOnly": true }, file] })
     }
 }

@@ -61,6 +61,22 @@ pub(super) fn kind_of(node: &Node) -> String {
     }
 }
 
+/// The same without the value itself.
+pub(super) fn plain_kind_of(node: &Node) -> String {
+    match &node.value {
+        Value::Bool(_) => "a truth value".to_owned(),
+        Value::Int(_) | Value::Float(_) => "a number".to_owned(),
+        Value::Text(_) => "a text".to_owned(),
+        _ => kind_of(node),
+    }
+}
+
+/// What to do with it where a text is wanted.
+pub(super) fn plain_type_fix(node: &Node) -> Option<String> {
+    let is_word = matches!(node.value, Value::Bool(_) | Value::Int(_) | Value::Float(_));
+    is_word.then(|| "put it in quotes".to_owned())
+}
+
 /// `a, b, c`.
 pub(super) fn list(words: &[&str]) -> String {
     words.join(", ")
