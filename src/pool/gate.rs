@@ -2,6 +2,7 @@
 
 use super::pick::Match;
 use super::{Entry, Pool, Prompt, State};
+use crate::overload::queue::Verdict;
 use crate::overload::working_set::{Held, Kind, Place, Stay, Visit, WorkingSet, WorkingSetSettings};
 use crate::prefix::EndpointId;
 use crate::scheduling::index_margin;
@@ -246,9 +247,11 @@ impl Pool {
     /// What the gate would make of `prompt` now; `None` without a gate.
     pub fn gate_outlook(&self, prompt: &Prompt, now: Mono) -> Option<GateOutlook> {
         let gate = self.gate_for(prompt)?;
-        let wait = self.wait_of(prompt, now);
         let snapshot = self.snapshot();
         let matches = self.look_up(&snapshot, prompt);
+        let picker = self.picker.lock();
+        let wait = self.assess(&snapshot, prompt, &matches, &picker, Verdict::Stop, now);
+        drop(picker);
         let mut inner = gate.lock(now);
         inner.set.pass(now);
         let set = &inner.set;

@@ -150,7 +150,7 @@ impl Pool {
     }
 
     /// What a wait depends on: the prompt's miss where most of it is cached, and the fleet's pace.
-    fn assess(
+    pub(super) fn assess(
         &self,
         snapshot: &Snapshot,
         prompt: &Prompt,

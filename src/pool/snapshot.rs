@@ -66,29 +66,31 @@ const ADMITTED_WITHOUT_QUEUE: f64 = 16.0;
 impl Entry {
     /// The scraped gauges, unless they are older than `stale_after`, the queue corrected by [`Self::queue`].
     pub fn gauges(&self, now: Mono, stale_after: Duration) -> Scraped {
-        match self.sampled_at {
-            Some(at) if now.since(at) <= stale_after => Scraped {
-                waiting: self.engine.waiting.map(|waiting| self.queue(waiting)),
-                running: self.engine.running,
-                kv_usage: self.engine.kv_usage,
-            },
-            _ => Scraped::default(),
+        if !self.is_fresh(now, stale_after) {
+            return Scraped::default();
         }
+        Scraped {
+            waiting: self.engine.waiting.map(|waiting| self.queue(waiting)),
+            running: self.engine.running,
+            kv_usage: self.engine.kv_usage,
+        }
+    }
+
+    fn is_fresh(&self, now: Mono, stale_after: Duration) -> bool {
+        self.sampled_at.is_some_and(|at| now.since(at) <= stale_after)
     }
 
     /// How the engine stands to the LoRA adapter `model`, unless its newest scrape is older than `stale_after`.
     pub fn adapter(&self, model: &str, now: Mono, stale_after: Duration) -> Option<AdapterStanding> {
         let lora = self.engine.lora.as_ref()?;
-        let fresh = self.sampled_at.is_some_and(|at| now.since(at) <= stale_after);
-        fresh.then(|| lora.standing(model))
+        self.is_fresh(now, stale_after).then(|| lora.standing(model))
     }
 
     /// Whether the engine, asked after the newest pick, had nobody waiting: then nothing is left to prefill for long,
     /// whatever the estimates say.
     pub fn is_idle(&self, now: Mono, stale_after: Duration) -> bool {
         let asked_last = self.endpoint.load.sample().picked == self.picked_at_sample;
-        let fresh = self.sampled_at.is_some_and(|at| now.since(at) <= stale_after);
-        asked_last && fresh && self.engine.waiting == Some(0.0)
+        asked_last && self.is_fresh(now, stale_after) && self.engine.waiting == Some(0.0)
     }
 
     /// The engine's queue as it is now, as far as one gauge and the gateway's own picks tell.

@@ -27,6 +27,8 @@ struct Row {
     label: &'static str,
     message: &'static str,
     retry_after_s: Option<u64>,
+    /// Request parameter at fault.
+    param: Option<&'static str>,
 }
 
 const fn row(status: u16, label: &'static str, message: &'static str) -> Row {
@@ -35,11 +37,17 @@ const fn row(status: u16, label: &'static str, message: &'static str) -> Row {
         label,
         message,
         retry_after_s: None,
+        param: None,
     }
 }
 
 const fn retry(mut row: Row) -> Row {
     row.retry_after_s = Some(1);
+    row
+}
+
+const fn about(param: &'static str, mut row: Row) -> Row {
+    row.param = Some(param);
     row
 }
 
@@ -65,7 +73,8 @@ impl Reason {
         match self {
             Self::BadRequest => row(400, "bad-request", "The request could not be read."),
             Self::Unauthorized => row(401, "unauthorized", "A valid API key is required."),
-            Self::NotFound => row(404, "not-found", "No pool serves this model."),
+            // As vLLM says it.
+            Self::NotFound => about("model", row(404, "not-found", "No pool serves this model.")),
             Self::RequestTimeout => row(408, "bad-request", "The request did not arrive in time."),
             Self::BodyTooLarge => row(413, "body-too-large", "The request body is too large."),
             Self::HeadersTooLarge => row(431, "headers-too-large", "The request headers are too large."),
@@ -110,11 +119,9 @@ impl Reason {
     pub fn body(self, detail: Option<&str>) -> Vec<u8> {
         let row = self.row();
         let error = ErrorBody::new(row.status, detail.unwrap_or(row.message));
-        // As vLLM says it.
-        let error = if self == Self::NotFound {
-            error.param("model")
-        } else {
-            error
+        let error = match row.param {
+            Some(param) => error.param(param),
+            None => error,
         };
         error.to_bytes()
     }

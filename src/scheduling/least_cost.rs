@@ -23,6 +23,7 @@ mod crowding;
 pub mod model;
 
 use super::field::{Field, Order};
+use super::scorers::mean;
 use super::view::{Decision, EndpointView, RequestView};
 use crate::prefix::EndpointId;
 use crate::time::Mono;
@@ -205,10 +206,7 @@ impl LeastCost {
 fn mean_capacity(views: &[&EndpointView]) -> Option<f64> {
     let capacities = views.iter().filter_map(|view| view.capacity_tokens);
     let known = capacities.filter(|tokens| *tokens > 0);
-    let (count, sum) = known.fold((0_u32, 0.0), |(count, sum), tokens| {
-        (count + 1, sum + tokens as f64)
-    });
-    (count > 0).then(|| sum / f64::from(count))
+    mean(known.map(|tokens| tokens as f64))
 }
 
 /// What was true when a request was sent, kept until its first byte teaches the model.
